@@ -1,0 +1,263 @@
+//! Drives the pure keepers: the thread that renews, the clock, the entropy, the store's answers.
+//!
+//! All keepers of a process run on one thread of their own, which user code cannot starve. Stores
+//! do their I/O there too.
+#![allow(clippy::disallowed_methods)]
+
+mod lease;
+mod session;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+
+pub(crate) use lease::{Begun, Terms, keep};
+pub(crate) use session::{Command, keep_session};
+
+use crate::backend::{Answer, Backend, Request, StoreError};
+use crate::clock::Moment;
+use crate::keeper::Deadlines;
+use crate::{LeaseName, Loss, telemetry};
+
+/// The runtime of the keeper thread, started on first use; it lives as long as the process.
+pub(crate) fn runtime() -> &'static Handle {
+    static RUNTIME: OnceLock<Handle> = OnceLock::new();
+    RUNTIME.get_or_init(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .thread_name("tenure-store")
+            .max_blocking_threads(64)
+            .build()
+            .expect("the operating system has room for one more runtime");
+        let handle = runtime.handle().clone();
+        std::thread::Builder::new()
+            .name("tenure-keeper".into())
+            .spawn(move || runtime.block_on(std::future::pending::<()>()))
+            .expect("the operating system has room for one more thread");
+        handle
+    })
+}
+
+/// Runs a future on the keeper thread and waits for it here, so that what it opens (sockets) lives
+/// there. If the caller loses interest, so does the future.
+pub(crate) async fn on_keeper<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> T {
+    struct Abort(AbortHandle);
+    impl Drop for Abort {
+        fn drop(&mut self) {
+            self.0.abort();
+        }
+    }
+    let task = runtime().spawn(future);
+    let _abort = Abort(task.abort_handle());
+    match task.await {
+        Ok(value) => value,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// Until when a tenure is held, for [`is_held`](crate::Tenure::is_held): one atomic load.
+#[derive(Default)]
+pub(crate) struct Cell {
+    lost: AtomicU64,
+    kill: AtomicU64,
+}
+
+impl Cell {
+    pub(crate) fn lost_at(&self) -> Moment {
+        Moment::from_nanos(self.lost.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn kill_at(&self) -> Moment {
+        Moment::from_nanos(self.kill.load(Ordering::Acquire))
+    }
+
+    fn set(&self, deadlines: Deadlines) {
+        self.kill.store(deadlines.kill.as_nanos(), Ordering::Release);
+        self.lost.store(deadlines.lost.as_nanos(), Ordering::Release);
+    }
+
+    /// It is over; the deadline of the stop stays.
+    fn end(&self) {
+        self.lost.store(0, Ordering::Release);
+    }
+}
+
+/// What the driver of a tenure tells.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct State {
+    pub(crate) loss: Option<Loss>,
+    /// The number of the last note that stands in the record.
+    pub(crate) note: u64,
+    /// Given back, or nothing was held.
+    pub(crate) done: bool,
+}
+
+/// What the holder of a tenure wants. Dropping the sender is the wish to end it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wants {
+    pub(crate) give_up: Option<Loss>,
+    pub(crate) note: Option<(u64, Vec<u8>)>,
+}
+
+/// Asks the guarded side for a sign of life.
+pub(crate) type Liveness =
+    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
+
+/// A tick through the runtime that the caller is on.
+pub(crate) fn tick_of_current_runtime() -> Option<Liveness> {
+    let handle = Handle::try_current().ok()?;
+    Some(Arc::new(move || {
+        let tick = handle.spawn(async {});
+        Box::pin(async move { tick.await.is_ok() })
+    }))
+}
+
+/// Requests under way, each bounded by the operation time-out.
+struct Flights<K> {
+    backend: Arc<dyn Backend>,
+    timeout: Duration,
+    tasks: JoinSet<(K, Answer)>,
+}
+
+impl<K: Send + 'static> Flights<K> {
+    fn new(backend: Arc<dyn Backend>, timeout: Duration) -> Self {
+        Self { backend, timeout, tasks: JoinSet::new() }
+    }
+
+    fn send(&mut self, key: K, request: Request) {
+        let (backend, timeout) = (Arc::clone(&self.backend), self.timeout);
+        self.tasks.spawn(async move {
+            let kind = backend.info().kind;
+            let unanswered = request.unanswered(StoreError::unavailable(format!(
+                "the {kind} store did not answer within {timeout:?}"
+            )));
+            let sent = Moment::now();
+            let answer = tokio::time::timeout(timeout, request.put_to(&*backend))
+                .await
+                .unwrap_or(unanswered);
+            telemetry::answered(kind, &answer, Moment::now().since(sent));
+            (key, answer)
+        });
+    }
+
+    /// The next answer; waits for ever if nothing is under way.
+    async fn next(&mut self) -> (K, Answer) {
+        match self.tasks.join_next().await {
+            Some(Ok(answered)) => answered,
+            // A panic in a store is a bug there; it must not look like a slow store.
+            Some(Err(error)) if error.is_panic() => {
+                std::panic::resume_unwind(error.into_panic());
+            }
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+/// The watches that are established.
+struct Watches {
+    backend: Arc<dyn Backend>,
+    tasks: BTreeMap<LeaseName, AbortHandle>,
+    sender: mpsc::Sender<LeaseName>,
+    receiver: mpsc::Receiver<LeaseName>,
+}
+
+impl Watches {
+    fn new(backend: Arc<dyn Backend>) -> Self {
+        let (sender, receiver) = mpsc::channel(64);
+        Self { backend, tasks: BTreeMap::new(), sender, receiver }
+    }
+
+    /// Watches these and no others.
+    fn set(&mut self, names: Vec<LeaseName>) {
+        self.tasks.retain(|name, task| {
+            let keep = names.contains(name);
+            if !keep {
+                task.abort();
+            }
+            keep
+        });
+        for name in names {
+            if self.tasks.contains_key(&name) {
+                continue;
+            }
+            let Some(mut watch) = self.backend.watch(&name) else { return };
+            let (sender, watched) = (self.sender.clone(), name.clone());
+            let task = tokio::spawn(async move {
+                loop {
+                    watch.changed().await;
+                    if sender.send(watched.clone()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            self.tasks.insert(name, task.abort_handle());
+        }
+    }
+
+    async fn changed(&mut self) -> LeaseName {
+        match self.receiver.recv().await {
+            Some(name) => name,
+            None => unreachable!("we hold a sender ourselves"),
+        }
+    }
+}
+
+impl Drop for Watches {
+    fn drop(&mut self) {
+        for task in self.tasks.values() {
+            task.abort();
+        }
+    }
+}
+
+/// A liveness call under way.
+type Ping = Option<tokio::task::JoinHandle<bool>>;
+
+fn ping(liveness: Option<&Liveness>) -> Ping {
+    Some(match liveness {
+        Some(liveness) => tokio::spawn(liveness()),
+        // Nothing to ask: the tenure was not acquired from a tokio runtime.
+        None => tokio::spawn(async { true }),
+    })
+}
+
+/// Waits for a sign of life; for ever, if there is none.
+async fn pong(ping: &mut Ping) {
+    let alive = match ping {
+        Some(task) => matches!(task.await, Ok(true)),
+        None => std::future::pending().await,
+    };
+    *ping = None;
+    if !alive {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn wait_until(moment: Moment) {
+    if moment == Moment::NEVER {
+        std::future::pending::<()>().await;
+    }
+    // The runtime's timer stands still while the machine sleeps; never trust it for long.
+    tokio::time::sleep(moment.since(Moment::now()).min(Duration::from_secs(1))).await;
+}
+
+/// The future's result, if it comes within that time.
+pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(time, future).await.ok()
+}
+
+/// What is to be told to whoever waits for a tenure to begin.
+pub(crate) type Begin<T> = tokio::sync::oneshot::Sender<T>;
+
+fn tell(state: &watch::Sender<State>, change: impl FnOnce(&mut State)) {
+    state.send_modify(change);
+}

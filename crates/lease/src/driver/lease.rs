@@ -1,0 +1,145 @@
+//! Drives one tenure of one lease.
+#![allow(clippy::disallowed_methods)]
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::{
+    Begin, Cell, Flights, Liveness, Ping, State, Wants, Watches, ping, pong, tell, wait_until,
+};
+use crate::backend::Backend;
+use crate::clock::Moment;
+use crate::keeper::{Event, Keeper, Wish};
+use crate::record::{Nonce, Record, Token};
+use crate::watchdog::Watchdog;
+use crate::{LeaseError, Loss, Settings, telemetry};
+
+/// What a tenure is begun with.
+pub(crate) struct Terms {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) wish: Wish,
+    pub(crate) settings: Settings,
+    /// Give up at the first definite no, and at the first missing answer.
+    pub(crate) once: bool,
+    pub(crate) liveness: Option<Liveness>,
+    pub(crate) watchdog: bool,
+}
+
+/// What a won tenure begins with.
+pub(crate) struct Begun {
+    pub(crate) token: Token,
+    pub(crate) claim: Nonce,
+    pub(crate) note: Vec<u8>,
+    pub(crate) former: Option<Record>,
+}
+
+/// Contends, holds, gives back. `begin` hears how contending came out; `None`: another holds it.
+pub(crate) async fn keep(
+    terms: Terms,
+    cell: Arc<Cell>,
+    state: watch::Sender<State>,
+    mut wants: watch::Receiver<Wants>,
+    begin: Begin<Result<Option<Begun>, LeaseError>>,
+) {
+    let Terms { backend, wish, settings, once, liveness, watchdog } = terms;
+    let name = wish.name.clone();
+    let seed = Nonce::random().bits() as u64;
+    let mut keeper = Keeper::new(wish, settings.clone(), seed, Moment::now());
+    let mut flights = Flights::new(Arc::clone(&backend), settings.operation_timeout);
+    let mut watches = Watches::new(backend);
+    let mut begin = Some(begin);
+    let mut guard: Option<Watchdog> = None;
+    let mut sign: Ping = None;
+    let mut wanted = true;
+
+    loop {
+        while let Some((flight, request)) = keeper.poll(Moment::now(), Nonce::random()) {
+            flights.send(flight, request);
+        }
+        while let Some(event) = keeper.next_event() {
+            match event {
+                Event::Won { token, claim, note, former } => {
+                    tracing::info!(lease = %name, %token, "lease won");
+                    telemetry::won(&name);
+                    if watchdog {
+                        guard = Some(Watchdog::new());
+                    }
+                    if let Some(deadlines) = keeper.deadlines() {
+                        cell.set(deadlines);
+                        guard.iter().for_each(|guard| guard.arm(deadlines.kill));
+                    }
+                    let begun = Begun { token, claim, note, former };
+                    // If nobody waits any more, the wish to end it is on its way.
+                    let _ = begin.take().map(|begin| begin.send(Ok(Some(begun))));
+                }
+                Event::Renewed(deadlines) => {
+                    cell.set(deadlines);
+                    guard.iter().for_each(|guard| guard.arm(deadlines.kill));
+                    telemetry::renewed(&name, deadlines.lost.since(Moment::now()));
+                }
+                Event::Ping => sign = ping(liveness.as_ref()),
+                Event::NoteWritten(number) => tell(&state, |state| state.note = number),
+                Event::Lost(loss) => {
+                    cell.end();
+                    tracing::warn!(lease = %name, reason = %loss, "lease lost");
+                    telemetry::lost(&name, &loss);
+                    tell(&state, |state| state.loss = Some(loss));
+                }
+                Event::Unexpected(record) => {
+                    let error = LeaseError::Unexpected(record.map(Box::new));
+                    let _ = begin.take().map(|begin| begin.send(Err(error)));
+                }
+                Event::Done => {
+                    cell.end();
+                    tell(&state, |state| state.done = true);
+                    return;
+                }
+            }
+        }
+        if keeper.is_contending() && once && begin.is_some() {
+            let answer = match keeper.trouble() {
+                Some(trouble) => Some(Err(trouble.clone().into())),
+                None => keeper.lost_once().then_some(Ok(None)),
+            };
+            if let Some(answer) = answer {
+                let _ = begin.take().map(|begin| begin.send(answer));
+                keeper.ended(Moment::now());
+                continue;
+            }
+        }
+        watches.set(if keeper.lost_once() { keeper.watched() } else { Vec::new() });
+
+        tokio::select! {
+            biased;
+            (flight, answer) = flights.next() => keeper.answer(Moment::now(), flight, answer),
+            changed = wants.changed(), if wanted => match changed {
+                Ok(()) => {
+                    let wants = wants.borrow_and_update().clone();
+                    if let Some(loss) = wants.give_up {
+                        keeper.give_up(Moment::now(), loss);
+                    }
+                    if let Some((number, note)) = wants.note
+                        && number > state.borrow().note
+                    {
+                        keeper.write_note(Moment::now(), number, note);
+                    }
+                }
+                Err(_) => {
+                    // The holder is gone: what was guarded has ended.
+                    wanted = false;
+                    guard = None;
+                    cell.end();
+                    if keeper.token().is_some() {
+                        tracing::info!(lease = %name, "lease given back");
+                        telemetry::lost(&name, &Loss::Released);
+                    }
+                    keeper.ended(Moment::now());
+                }
+            },
+            () = pong(&mut sign) => keeper.pong(Moment::now()),
+            _ = watches.changed() => keeper.woken(Moment::now()),
+            () = wait_until(keeper.next_at()) => {}
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Drives a session and everything attached to it.
+#![allow(clippy::disallowed_methods)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::lease::{Begun, Terms};
+use super::{Begin, Cell, Flights, Ping, State, Wants, Watches, ping, pong, tell, wait_until};
+use crate::clock::Moment;
+use crate::keeper::{AttachId, Event, Session, SessionEvent};
+use crate::record::Nonce;
+use crate::watchdog::Watchdog;
+use crate::{LeaseError, LeaseName, Loss, telemetry};
+
+/// What the holders of attached leases ask for.
+pub(crate) enum Command {
+    /// Contend for one.
+    Attach {
+        name: LeaseName,
+        note: Option<Vec<u8>>,
+        cell: Arc<Cell>,
+        state: watch::Sender<State>,
+        begin: Begin<Result<Begun, LeaseError>>,
+        id: oneshot::Sender<AttachId>,
+    },
+    /// What it guarded has ended, or nobody wants it any more.
+    Detach(AttachId),
+}
+
+struct Attachment {
+    cell: Arc<Cell>,
+    state: watch::Sender<State>,
+    begin: Option<Begin<Result<Begun, LeaseError>>>,
+    held: bool,
+}
+
+/// Contends for the session, holds it and what is attached, gives all of it back.
+pub(crate) async fn keep_session(
+    terms: Terms,
+    cell: Arc<Cell>,
+    state: watch::Sender<State>,
+    mut wants: watch::Receiver<Wants>,
+    begin: Begin<Result<Option<Begun>, LeaseError>>,
+    mut commands: mpsc::UnboundedReceiver<Command>,
+) {
+    let Terms { backend, wish, settings, once: _, liveness, watchdog } = terms;
+    let name = wish.name.clone();
+    let seed = Nonce::random().bits() as u64;
+    let mut session = Session::new(wish, settings.clone(), seed, Moment::now());
+    let mut flights = Flights::new(Arc::clone(&backend), settings.operation_timeout);
+    let mut watches = Watches::new(backend);
+    let mut watches_at = Moment::ZERO;
+    let mut attachments: BTreeMap<AttachId, Attachment> = BTreeMap::new();
+    let mut held = 0;
+    let mut begin = Some(begin);
+    let mut guard: Option<Watchdog> = None;
+    let mut sign: Ping = None;
+    let mut wanted = true;
+
+    loop {
+        while let Some((flight, request)) = session.poll(Moment::now(), Nonce::random()) {
+            flights.send(flight, request);
+        }
+        while let Some(event) = session.next_event() {
+            match event {
+                SessionEvent::Session(Event::Won { token, claim, note, former }) => {
+                    tracing::info!(session = %name, %token, "session won");
+                    telemetry::won(&name);
+                    if watchdog {
+                        guard = Some(Watchdog::new());
+                    }
+                    if let Some(deadlines) = session.keeper().deadlines() {
+                        cell.set(deadlines);
+                        guard.iter().for_each(|guard| guard.arm(deadlines.kill));
+                    }
+                    let begun = Begun { token, claim, note, former };
+                    let _ = begin.take().map(|begin| begin.send(Ok(Some(begun))));
+                }
+                SessionEvent::Session(Event::Renewed(deadlines)) => {
+                    cell.set(deadlines);
+                    guard.iter().for_each(|guard| guard.arm(deadlines.kill));
+                    telemetry::renewed(&name, deadlines.lost.since(Moment::now()));
+                }
+                SessionEvent::Session(Event::Ping) => sign = ping(liveness.as_ref()),
+                SessionEvent::Session(Event::NoteWritten(_)) => {
+                    unreachable!("nobody asks a session for a note")
+                }
+                SessionEvent::Session(Event::Lost(loss)) => {
+                    cell.end();
+                    tracing::warn!(session = %name, reason = %loss, "session lost");
+                    telemetry::lost(&name, &loss);
+                    tell(&state, |state| state.loss = Some(loss));
+                }
+                SessionEvent::Session(Event::Unexpected(record)) => {
+                    let error = LeaseError::Unexpected(record.map(Box::new));
+                    let _ = begin.take().map(|begin| begin.send(Err(error)));
+                }
+                SessionEvent::Session(Event::Done) => {
+                    cell.end();
+                    tell(&state, |state| state.done = true);
+                    return;
+                }
+                SessionEvent::Attached(id, event) => {
+                    let Some(attachment) = attachments.get_mut(&id) else { continue };
+                    held += attachment.happened(event);
+                    if attachment.state.borrow().done {
+                        attachments.remove(&id);
+                    }
+                    telemetry::attached(&name, usize::try_from(held).unwrap_or(0));
+                }
+            }
+        }
+        // Ten thousand waiters are worth watching, but not worth listing at every step.
+        if Moment::now() >= watches_at {
+            watches.set(session.watched());
+            watches_at = Moment::now() + WATCHES_EVERY;
+        }
+
+        tokio::select! {
+            biased;
+            (flight, answer) = flights.next() => session.answer(Moment::now(), flight, answer),
+            changed = wants.changed(), if wanted => {
+                if changed.is_err() {
+                    wanted = false;
+                    if session.keeper().token().is_some() {
+                        tracing::info!(session = %name, "session given back");
+                        telemetry::lost(&name, &Loss::Released);
+                    }
+                    session.ended(Moment::now());
+                }
+            }
+            () = pong(&mut sign) => session.pong(Moment::now()),
+            command = commands.recv() => match command {
+                Some(Command::Attach { name, note, cell, state, begin, id }) => {
+                    match session.attach(Moment::now(), name, note) {
+                        Some(attach_id) => {
+                            let begin = Some(begin);
+                            let attachment = Attachment { cell, state, begin, held: false };
+                            attachments.insert(attach_id, attachment);
+                            if id.send(attach_id).is_err() {
+                                session.detach(Moment::now(), attach_id);
+                            }
+                        }
+                        None => {
+                            let loss = state.borrow().loss.clone().unwrap_or(Loss::Released);
+                            let _ = begin.send(Err(LeaseError::Over(loss)));
+                        }
+                    }
+                }
+                Some(Command::Detach(id)) => {
+                    if let Some(attachment) = attachments.get(&id) {
+                        attachment.cell.end();
+                    }
+                    session.detach(Moment::now(), id);
+                }
+                None => unreachable!("the session's own handle keeps a sender"),
+            },
+            watched = watches.changed() => session.woken(Moment::now(), &watched),
+            () = wait_until(session.next_at()) => {}
+        }
+        if !wanted {
+            guard.take_if(|_| held == 0);
+        }
+    }
+}
+
+impl Attachment {
+    /// Passes an event on; returns by how many the held ones changed.
+    fn happened(&mut self, event: Event) -> isize {
+        match event {
+            Event::Won { token, claim, note, former } => {
+                self.held = true;
+                let begun = Begun { token, claim, note, former };
+                let _ = self.begin.take().map(|begin| begin.send(Ok(begun)));
+                return 1;
+            }
+            Event::Renewed(deadlines) => self.cell.set(deadlines),
+            Event::Lost(loss) => {
+                self.cell.end();
+                if let Some(begin) = self.begin.take() {
+                    let _ = begin.send(Err(LeaseError::Over(loss.clone())));
+                }
+                tell(&self.state, |state| state.loss = Some(loss));
+            }
+            Event::Done => {
+                self.cell.end();
+                tell(&self.state, |state| state.done = true);
+                return -isize::from(std::mem::take(&mut self.held));
+            }
+            Event::Ping | Event::NoteWritten(_) | Event::Unexpected(_) => {
+                unreachable!("attached leases are not renewed and expect nothing")
+            }
+        }
+        0
+    }
+}
+
+const WATCHES_EVERY: Duration = Duration::from_millis(50);

@@ -1,0 +1,623 @@
+//! The contending side: from wanting a lease to holding it.
+//!
+//! A contender never believes anybody's wall clock. It acts on what the store says about a record,
+//! and on how long, by its own clock, the record has stood unchanged since it first saw it. Three
+//! things make it harder than it sounds:
+//!
+//! * **Ambiguity.** An attempt whose answer never came may have won. Its claim is remembered as a
+//!   *stray*; if the record turns out to be a stray's, the tenure is adopted with its deadline
+//!   counted from the original send, or given back if that is too late.
+//! * **Vanishing.** A record that was known and is gone says nothing about its holder, who may not
+//!   have noticed. It is waited out like one that stands still.
+//! * **Sessions.** An attached record does not change; its session's does. Who judges a session
+//!   dead first takes over the session's own record, so that its holder's next renewal is refused
+//!   for all of its leases at once, and only then touches the attached record.
+
+use std::time::Duration;
+
+use super::Random;
+use crate::backend::{Acquire, Acquired, Answer, Expected, Release, Released, Request, StoreError};
+use crate::clock::Moment;
+use crate::record::{Expiry, Nonce, Owner, Record, SessionRef, Token, Version};
+use crate::settings::Rule;
+use crate::{LeaseName, Settings};
+
+/// What is wanted.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// Which lease.
+    pub name: LeaseName,
+    /// For whom.
+    pub owner: Owner,
+    /// The session to attach it to.
+    pub session: Option<SessionRef>,
+    /// Replaces the note when it is won.
+    pub note: Option<Vec<u8>>,
+    /// The record must be this one, or the wish is over.
+    pub expected: Option<Expected>,
+    /// The term must be above this.
+    pub above: u64,
+}
+
+impl Wish {
+    /// A plain wish.
+    pub fn new(name: LeaseName, owner: Owner) -> Self {
+        Self { name, owner, session: None, note: None, expected: None, above: 0 }
+    }
+}
+
+/// How a wish came out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Won(Win),
+    /// The record is not the expected one.
+    Unexpected(Option<Record>),
+}
+
+/// A won claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Win {
+    pub(super) claim: Nonce,
+    pub(super) token: Token,
+    /// When the winning request was sent.
+    pub(super) sent: Moment,
+    /// The note as it stands in the record now.
+    pub(super) note: Vec<u8>,
+    pub(super) former: Option<Record>,
+}
+
+pub(super) struct Contender {
+    wish: Wish,
+    settings: Settings,
+    random: Random,
+    sight: Sight,
+    /// The session of the record in sight, while that is attached to one.
+    session: Option<SessionSight>,
+    strays: Vec<Stray>,
+    /// Claims to give back: to be released until the store has answered.
+    litter: Vec<Litter>,
+    next_at: Moment,
+    failures: u32,
+    flight: Option<Flight>,
+    flights: u64,
+    /// The last answer that was none, for people.
+    trouble: Option<StoreError>,
+    lost_once: bool,
+    /// Contends no more: what comes in late is given back.
+    over: bool,
+}
+
+/// What is known of a record.
+enum Sight {
+    Nothing,
+    /// `since`: it has this version since then at the latest; `read`: when it was last read.
+    Seen {
+        record: Record,
+        since: Moment,
+        read: Moment,
+    },
+    Vanished {
+        since: Moment,
+        wait: Duration,
+    },
+}
+
+/// What is known of the session that the record in sight is attached to.
+struct SessionSight {
+    session: SessionRef,
+    sight: Sight,
+    /// It ended: the attached record is free.
+    over: bool,
+}
+
+struct Stray {
+    claim: Nonce,
+    sent: Moment,
+}
+
+struct Litter {
+    name: LeaseName,
+    claim: Nonce,
+    known: Vec<Nonce>,
+    retry_at: Moment,
+    drop_at: Moment,
+}
+
+struct Flight {
+    id: u64,
+    sent: Moment,
+    kind: FlightKind,
+}
+
+enum FlightKind {
+    Acquire { claim: Nonce },
+    ReadSession,
+    TakeSession { claim: Nonce },
+    Release { claim: Nonce },
+}
+
+impl Contender {
+    pub(super) fn new(wish: Wish, settings: Settings, seed: u64, now: Moment) -> Self {
+        Self {
+            wish,
+            settings,
+            random: Random::new(seed),
+            sight: Sight::Nothing,
+            session: None,
+            strays: Vec::new(),
+            litter: Vec::new(),
+            next_at: now,
+            failures: 0,
+            flight: None,
+            flights: 0,
+            trouble: None,
+            lost_once: false,
+            over: false,
+        }
+    }
+
+    /// What to send now, if anything. `fresh` was drawn for this call.
+    pub(super) fn poll(&mut self, now: Moment, fresh: Nonce) -> Option<(u64, Request)> {
+        if let Some(sent) = self.poll_litter(now) {
+            return Some(sent);
+        }
+        if self.flight.is_some() || now < self.next_at {
+            return None;
+        }
+        let (kind, request) = match self.session_step(now, fresh) {
+            Some(step) => step,
+            None => self.attempt(now, fresh),
+        };
+        Some(self.send(now, kind, request))
+    }
+
+    /// Only gives back what was left over; contends no more.
+    pub(super) fn poll_litter(&mut self, now: Moment) -> Option<(u64, Request)> {
+        if self.flight.is_some() {
+            return None;
+        }
+        self.litter.retain(|litter| now < litter.drop_at);
+        let litter = self.litter.iter().find(|litter| litter.retry_at <= now)?;
+        let claim = litter.claim;
+        let request = Request::Release(Release {
+            name: litter.name.clone(),
+            claim,
+            known: litter.known.clone(),
+        });
+        Some(self.send(now, FlightKind::Release { claim }, request))
+    }
+
+    fn send(&mut self, now: Moment, kind: FlightKind, request: Request) -> (u64, Request) {
+        self.flights += 1;
+        self.flight = Some(Flight { id: self.flights, sent: now, kind });
+        (self.flights, request)
+    }
+
+    fn attempt(&self, now: Moment, claim: Nonce) -> (FlightKind, Request) {
+        let (create, takeover) = match &self.sight {
+            Sight::Nothing => (true, None),
+            Sight::Seen { record, since, .. } if record.session().is_some() => {
+                let free = self.session.as_ref().is_some_and(|session| session.over)
+                    || !self.settings.obeys(Rule::TakeSessionFirst)
+                        && now.since(*since) >= record.ttl;
+                (false, free.then(|| record.version.clone()))
+            }
+            Sight::Seen { record, since, .. } => {
+                (false, self.watched_out(record, *since, now).then(|| record.version.clone()))
+            }
+            Sight::Vanished { since, wait } => (now.since(*since) >= *wait, None),
+        };
+        let request = Acquire {
+            name: self.wish.name.clone(),
+            claim,
+            owner: self.wish.owner.clone(),
+            ttl: self.settings.ttl,
+            session: self.wish.session.clone(),
+            note: self.wish.note.clone(),
+            create,
+            takeover,
+            expected: self.wish.expected,
+            above: self.wish.above,
+            unattended: false,
+        };
+        (FlightKind::Acquire { claim }, Request::Acquire(request))
+    }
+
+    /// Whether a held record has stood still for its own ttl.
+    fn watched_out(&self, record: &Record, since: Moment, now: Moment) -> bool {
+        record.holder.is_some()
+            && record.expiry == Expiry::ByObservation
+            && now.since(since) >= self.observe_for(record)
+    }
+
+    fn observe_for(&self, record: &Record) -> Duration {
+        if self.settings.obeys(Rule::ObserveWholeTtl) { record.ttl } else { record.ttl / 2 }
+    }
+
+    /// The next step towards ending the session that stands in the way, if one does.
+    fn session_step(&mut self, now: Moment, claim: Nonce) -> Option<(FlightKind, Request)> {
+        if !self.settings.obeys(Rule::TakeSessionFirst) {
+            return None;
+        }
+        let session = self.session.as_ref().filter(|session| !session.over)?;
+        let take = |create, takeover: Option<Version>, ttl| {
+            let request = Acquire {
+                name: session.session.name.clone(),
+                claim,
+                owner: self.wish.owner.clone(),
+                ttl,
+                session: None,
+                note: None,
+                create,
+                takeover,
+                // Only the tenure that was observed, never one that its node has won since.
+                expected: (!create).then_some(Expected::Term(session.session.term)),
+                above: 0,
+                unattended: false,
+            };
+            Some((FlightKind::TakeSession { claim }, Request::Acquire(request)))
+        };
+        match &session.sight {
+            Sight::Seen { record, since, .. } if self.watched_out(record, *since, now) => {
+                take(false, Some(record.version.clone()), record.ttl)
+            }
+            Sight::Seen { record, read, .. } if store_expired(record, *read, now) => {
+                take(false, None, record.ttl)
+            }
+            Sight::Vanished { since, wait } if now.since(*since) >= *wait => {
+                take(true, None, *wait)
+            }
+            _ => Some((FlightKind::ReadSession, Request::Read(vec![session.session.name.clone()]))),
+        }
+    }
+
+    /// Takes the store's answer to flight `id` in.
+    pub(super) fn answer(&mut self, now: Moment, id: u64, answer: Answer) -> Option<Outcome> {
+        let flight = self.flight.take_if(|flight| flight.id == id)?;
+        if self.over {
+            self.late(now, flight.kind, answer);
+            return None;
+        }
+        match (flight.kind, answer) {
+            (
+                FlightKind::Acquire { claim },
+                Answer::Acquire(Ok(Acquired::Won { token, former })),
+            ) => self.won(now, claim, token, flight.sent, former),
+            (FlightKind::Acquire { .. }, Answer::Acquire(Ok(Acquired::Lost(record)))) => {
+                self.lost(now, record)
+            }
+            (FlightKind::Acquire { claim }, Answer::Acquire(Err(error))) => {
+                if self.strays.len() == STRAYS_MAX {
+                    self.strays.remove(0);
+                }
+                self.strays.push(Stray { claim, sent: flight.sent });
+                self.failed(now, error);
+                None
+            }
+            (FlightKind::ReadSession, Answer::Read(Ok(records))) => {
+                self.failures = 0;
+                self.session_read(now, records.into_iter().next().flatten());
+                None
+            }
+            (FlightKind::TakeSession { claim }, Answer::Acquire(Ok(Acquired::Won { .. }))) => {
+                self.session_taken(now, claim);
+                None
+            }
+            (FlightKind::TakeSession { .. }, Answer::Acquire(Ok(Acquired::Lost(record)))) => {
+                self.session_read(now, record);
+                None
+            }
+            (FlightKind::TakeSession { claim }, Answer::Acquire(Err(error))) => {
+                // It may have been taken. Releasing what may be ours frees it either way.
+                self.give_back_session(now, claim);
+                self.failed(now, error);
+                None
+            }
+            (FlightKind::ReadSession, Answer::Read(Err(error))) => {
+                self.failed(now, error);
+                None
+            }
+            (FlightKind::Release { claim }, Answer::Release(result)) => {
+                self.given_back(now, claim, result);
+                None
+            }
+            // A driver that answers with another kind than it was asked for.
+            (_, _) => unreachable!("the answer does not fit the request"),
+        }
+    }
+
+    fn won(
+        &mut self,
+        now: Moment,
+        claim: Nonce,
+        token: Token,
+        sent: Moment,
+        former: Option<Record>,
+    ) -> Option<Outcome> {
+        self.failures = 0;
+        let sent = if self.settings.obeys(Rule::DeadlineFromSend) { sent } else { now };
+        if now >= sent + self.settings.held_for() {
+            // The answer took longer than the lease lasts.
+            self.give_back(now, claim);
+            self.next_at = now;
+            return None;
+        }
+        let note = match (&self.wish.note, &former) {
+            (Some(note), _) => note.clone(),
+            (None, Some(former)) => former.note.clone(),
+            (None, None) => Vec::new(),
+        };
+        Some(Outcome::Won(Win { claim, token, sent, note, former }))
+    }
+
+    fn lost(&mut self, now: Moment, record: Option<Record>) -> Option<Outcome> {
+        self.failures = 0;
+        self.trouble = None;
+        self.lost_once = true;
+        if let Some(outcome) = record.as_ref().and_then(|record| self.stray(now, record)) {
+            return outcome;
+        }
+        if self.wish.expected.is_some_and(|expected| !expected.matches(record.as_ref())) {
+            return Some(Outcome::Unexpected(record));
+        }
+        let proof_interval = self.settings.proof_interval;
+        see(&mut self.sight, now, record, self.settings.obeys(Rule::WaitVanished), |record| {
+            record.ttl + if record.session().is_some() { proof_interval } else { Duration::ZERO }
+        });
+        self.follow_session();
+        self.schedule(now);
+        None
+    }
+
+    /// If the record belongs to one of our own attempts whose answer never came: adopts it, or
+    /// gives it back. The outer `Some` says that it did.
+    fn stray(&mut self, now: Moment, record: &Record) -> Option<Option<Outcome>> {
+        let position = if self.settings.obeys(Rule::ReadBackByClaim) {
+            self.strays.iter().position(|stray| record.is_of(stray.claim))
+        } else {
+            self.strays.len().checked_sub(1).filter(|_| record.owner() == Some(&self.wish.owner))
+        };
+        let stray = self.strays.remove(position?);
+        // An attached claim adopted under another tenure of its session would be nobody's.
+        let same_session = record.session() == self.wish.session.as_ref();
+        if same_session && now < stray.sent + self.settings.held_for() {
+            let claim = record.holder.as_ref().and_then(|holder| holder.claim);
+            return Some(Some(Outcome::Won(Win {
+                claim: claim.unwrap_or(stray.claim),
+                token: record.token,
+                sent: stray.sent,
+                note: record.note.clone(),
+                former: None,
+            })));
+        }
+        self.give_back(now, stray.claim);
+        self.next_at = now;
+        Some(None)
+    }
+
+    /// Keeps the session's sight in step with the record's.
+    fn follow_session(&mut self) {
+        let attached_to = match &self.sight {
+            Sight::Seen { record, .. } => record.session().cloned(),
+            _ => None,
+        };
+        if self.session.as_ref().map(|session| &session.session) != attached_to.as_ref() {
+            self.session = attached_to.map(|session| SessionSight {
+                session,
+                sight: Sight::Nothing,
+                over: false,
+            });
+        }
+    }
+
+    fn session_read(&mut self, now: Moment, record: Option<Record>) {
+        let wait_vanished = self.settings.obeys(Rule::WaitVanished);
+        let ttl = self.settings.ttl;
+        let Some(session) = &mut self.session else { return };
+        let over = record.as_ref().is_some_and(|record| {
+            record.token.term > session.session.term
+                || record.holder.is_none() && record.token.term == session.session.term
+        });
+        if over {
+            session.over = true;
+            self.next_at = now;
+            return;
+        }
+        // The attached record names it, so it was there: absent means vanished, also at first sight.
+        if record.is_none() && matches!(session.sight, Sight::Nothing) {
+            let wait = match &self.sight {
+                Sight::Seen { record, .. } => record.ttl.max(ttl),
+                _ => ttl,
+            };
+            let wait = if wait_vanished { wait } else { Duration::ZERO };
+            session.sight = Sight::Vanished { since: now, wait };
+        } else {
+            see(&mut session.sight, now, record, wait_vanished, |record| record.ttl);
+        }
+        self.schedule(now);
+    }
+
+    fn session_taken(&mut self, now: Moment, claim: Nonce) {
+        self.failures = 0;
+        self.give_back_session(now, claim);
+        if let Some(session) = &mut self.session {
+            session.over = true;
+        }
+        self.next_at = now;
+    }
+
+    fn give_back_session(&mut self, now: Moment, claim: Nonce) {
+        if let Some(session) = &self.session {
+            let name = session.session.name.clone();
+            self.litter(now, name, claim, vec![claim]);
+        }
+    }
+
+    fn give_back(&mut self, now: Moment, claim: Nonce) {
+        self.litter(now, self.wish.name.clone(), claim, vec![claim]);
+    }
+
+    /// Gives a claim back: released until the store has answered.
+    pub(super) fn litter(&mut self, now: Moment, name: LeaseName, claim: Nonce, known: Vec<Nonce>) {
+        // After that long the store, or whoever watches the record, has ended it anyway.
+        let drop_at = now + self.settings.ttl * 4;
+        self.litter.push(Litter { name, claim, known, retry_at: now, drop_at });
+    }
+
+    fn given_back(&mut self, now: Moment, claim: Nonce, result: Result<Released, StoreError>) {
+        match result {
+            Ok(_) => self.litter.retain(|litter| litter.claim != claim),
+            Err(error) => {
+                self.failures += 1;
+                self.trouble = Some(error);
+                let retry_at = now + self.backoff();
+                for litter in self.litter.iter_mut().filter(|litter| litter.claim == claim) {
+                    litter.retry_at = retry_at;
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, now: Moment, error: StoreError) {
+        self.failures += 1;
+        self.trouble = Some(error);
+        self.next_at = now + self.backoff();
+    }
+
+    fn backoff(&mut self) -> Duration {
+        self.random.backoff(self.failures, self.settings.renew_interval)
+    }
+
+    /// When to look again: at the next poll, or when the record in sight is due.
+    fn schedule(&mut self, now: Moment) {
+        let poll = now + self.random.around(self.settings.renew_interval);
+        let due = match (&self.session, &self.sight) {
+            (Some(session), _) => self.due(&session.sight, now),
+            (None, sight) => self.due(sight, now),
+        };
+        // Never in a tight loop: the loser of a race, or a store that is late with an expiry.
+        let earliest = now + self.random.around(RETRY_PAUSE);
+        self.next_at = poll.min(due.max(earliest));
+    }
+
+    fn due(&self, sight: &Sight, now: Moment) -> Moment {
+        match sight {
+            Sight::Nothing => now,
+            // It is free, but somebody was faster than we; the loser of a race must not storm.
+            Sight::Seen { record, .. } if record.holder.is_none() => now,
+            Sight::Seen { record, since, read } => match record.expiry {
+                Expiry::ByStore(remaining) => *read + remaining,
+                Expiry::ByObservation => *since + self.observe_for(record),
+            },
+            Sight::Vanished { since, wait } => *since + *wait,
+        }
+    }
+
+    /// The store says that the lease may be free.
+    pub(super) fn woken(&mut self, now: Moment) {
+        if self.failures == 0 {
+            self.next_at = self.next_at.min(now + self.random.up_to(WAKE_SPREAD));
+        }
+    }
+
+    /// Contends no more; what may have been won is given back.
+    pub(super) fn abandon(&mut self, now: Moment) {
+        self.over = true;
+        for stray in std::mem::take(&mut self.strays) {
+            self.give_back(now, stray.claim);
+        }
+    }
+
+    /// An answer that comes after the contender gave up: a claim that it did not lose goes back.
+    fn late(&mut self, now: Moment, kind: FlightKind, answer: Answer) {
+        let lost = matches!(answer, Answer::Acquire(Ok(Acquired::Lost(_))));
+        match (kind, answer) {
+            (FlightKind::Acquire { claim }, _) if !lost => self.give_back(now, claim),
+            (FlightKind::TakeSession { claim }, _) if !lost => self.give_back_session(now, claim),
+            (FlightKind::Release { claim }, Answer::Release(result)) => {
+                self.given_back(now, claim, result);
+            }
+            _ => {}
+        }
+    }
+
+    /// Nothing is left to give back.
+    pub(super) fn is_clean(&self) -> bool {
+        self.flight.is_none() && self.litter.is_empty()
+    }
+
+    pub(super) fn next_at(&self) -> Moment {
+        if self.flight.is_some() {
+            return Moment::NEVER;
+        }
+        self.litter_at().min(self.next_at)
+    }
+
+    pub(super) fn litter_at(&self) -> Moment {
+        if self.flight.is_some() {
+            return Moment::NEVER;
+        }
+        self.litter.iter().map(|litter| litter.retry_at).min().unwrap_or(Moment::NEVER)
+    }
+
+    /// Whether an attempt has been answered with a definite no.
+    pub(super) fn lost_once(&self) -> bool {
+        self.lost_once
+    }
+
+    pub(super) fn trouble(&self) -> Option<&StoreError> {
+        self.trouble.as_ref()
+    }
+
+    pub(super) fn wish(&self) -> &Wish {
+        &self.wish
+    }
+
+    /// Whether a change of this record may free the lease.
+    pub(super) fn watches(&self, name: &LeaseName) -> bool {
+        self.wish.name == *name
+            || self.session.as_ref().is_some_and(|session| session.session.name == *name)
+    }
+
+    /// The records whose change may free the lease.
+    pub(super) fn watched(&self) -> Vec<LeaseName> {
+        let session = self.session.iter().map(|session| &session.session.name);
+        std::iter::once(&self.wish.name).chain(session).cloned().collect()
+    }
+}
+
+/// Updates what is known of a record by what was read. `now` is when the answer came: the record may
+/// have been renewed until then.
+fn see(
+    sight: &mut Sight,
+    now: Moment,
+    record: Option<Record>,
+    wait_vanished: bool,
+    wait: impl Fn(&Record) -> Duration,
+) {
+    match (record, &mut *sight) {
+        (Some(new), Sight::Seen { record, read, .. }) if new.version == record.version => {
+            *record = new;
+            *read = now;
+        }
+        (Some(record), _) => *sight = Sight::Seen { record, since: now, read: now },
+        (None, Sight::Seen { record, .. }) => {
+            let wait = if wait_vanished { wait(record) } else { Duration::ZERO };
+            *sight = Sight::Vanished { since: now, wait };
+        }
+        (None, Sight::Nothing | Sight::Vanished { .. }) => {}
+    }
+}
+
+/// Whether the store has said that it will have freed the record by now.
+fn store_expired(record: &Record, read: Moment, now: Moment) -> bool {
+    match record.expiry {
+        Expiry::ByStore(remaining) => record.holder.is_some() && now.since(read) >= remaining,
+        Expiry::ByObservation => false,
+    }
+}
+
+const STRAYS_MAX: usize = 8;
+const RETRY_PAUSE: Duration = Duration::from_millis(5);
+/// Spreads contenders that one wake-up reached.
+const WAKE_SPREAD: Duration = Duration::from_millis(2);

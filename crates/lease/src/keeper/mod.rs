@@ -1,0 +1,448 @@
+//! The keeper: one tenure of one lease, from the wish to the end. Pure.
+//!
+//! It owns no clock, thread, socket or entropy. A driver calls [`Keeper::poll`] with the time and a
+//! fresh [`Nonce`]: what comes back is to be sent *now*, so a deadline counted from that call is
+//! counted from before the send. The driver brings answers, wake-ups, liveness pongs and the word
+//! that the guarded work has ended, and takes [`Event`]s out.
+//!
+//! **Two deadlines**, both from the send of the last confirmed renewal: at `sent + ttl − margin −
+//! stop budget` the lease is lost and the work must stop; at `sent + ttl − margin` it must have
+//! stopped, and a watchdog sees to it.
+//!
+//! **Refused is final, unanswered is not.** A refusal ends the tenure at once. A renewal without an
+//! answer is tried again until the deadline, and its nonce is kept: the record may carry it.
+
+mod contend;
+mod random;
+mod session;
+
+use std::collections::VecDeque;
+
+pub use contend::Wish;
+pub(crate) use random::Random;
+pub use session::{AttachId, Session, SessionEvent, SessionFlight};
+
+use crate::backend::{Answer, Renew, Renewed, Request, StoreError};
+use crate::clock::Moment;
+use crate::record::{Holder, Nonce, Record, Token};
+use crate::{LeaseName, Loss, Settings};
+use contend::{Contender, Outcome, Win};
+
+/// One tenure of one lease.
+pub struct Keeper {
+    settings: Settings,
+    random: Random,
+    contender: Contender,
+    phase: Phase,
+    events: VecDeque<Event>,
+    /// When the driver last called: a gap says that the whole process stood still.
+    called: Moment,
+}
+
+/// What a keeper tells its driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The lease is held; the work may begin.
+    Won {
+        /// The token of this tenure.
+        token: Token,
+        /// The claim that the record carries.
+        claim: Nonce,
+        /// The note as it stands in the record now.
+        note: Vec<u8>,
+        /// What the record said before, if the store told.
+        former: Option<Record>,
+    },
+    /// The deadlines moved.
+    Renewed(Deadlines),
+    /// Ask the guarded side for a sign of life, and bring it by [`Keeper::pong`].
+    Ping,
+    /// The note that was asked for under this number is in the record.
+    NoteWritten(u64),
+    /// The lease is lost; the work must end by [`Deadlines::kill`], then call [`Keeper::ended`].
+    Lost(Loss),
+    /// The record was not the expected one; nothing is held.
+    Unexpected(Option<Record>),
+    /// Nothing is held and nothing is left to do.
+    Done,
+}
+
+/// Until when a tenure lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// At this moment the lease is lost.
+    pub lost: Moment,
+    /// At this moment the work must have ended.
+    pub kill: Moment,
+}
+
+enum Phase {
+    Contending,
+    Held(Holding),
+    /// Lost; the guarded work is ending. The tenure to give back then, unless it is another's.
+    Stopping(Option<Tenancy>),
+    /// Giving back what may be ours.
+    Ending,
+    Done,
+}
+
+/// What identifies a tenure to the store.
+struct Tenancy {
+    claim: Nonce,
+    known: Vec<Nonce>,
+}
+
+struct Holding {
+    token: Token,
+    tenancy: Tenancy,
+    deadlines: Deadlines,
+    /// When to renew next, if nothing is under way.
+    renew_at: Moment,
+    step: Step,
+    failures: u32,
+    /// A note to be written with the next renewal, until one with it was confirmed.
+    note: Option<(u64, Vec<u8>)>,
+}
+
+enum Step {
+    Resting,
+    /// The guarded side was asked for a sign of life.
+    Asked,
+    /// It gave one: a renewal may be sent.
+    Ready,
+    Sent {
+        flight: u64,
+        sent: Moment,
+        nonce: Nonce,
+        note: Option<u64>,
+    },
+}
+
+impl Keeper {
+    /// Begins to contend. `seed` decides jitter only.
+    pub fn new(wish: Wish, settings: Settings, seed: u64, now: Moment) -> Self {
+        let mut random = Random::new(seed);
+        let contender = Contender::new(wish, settings.clone(), random.next(), now);
+        Self {
+            settings,
+            random,
+            contender,
+            phase: Phase::Contending,
+            events: VecDeque::new(),
+            called: now,
+        }
+    }
+
+    /// What to send now, if anything. `fresh` must have been drawn for this very call. Call again
+    /// until it returns `None`.
+    pub fn poll(&mut self, now: Moment, fresh: Nonce) -> Option<(u64, Request)> {
+        self.tick(now);
+        match &mut self.phase {
+            Phase::Contending => self.contender.poll(now, fresh),
+            Phase::Ending => {
+                let sent = self.contender.poll_litter(now);
+                if sent.is_none() && self.contender.is_clean() {
+                    self.phase = Phase::Done;
+                    self.events.push_back(Event::Done);
+                }
+                sent
+            }
+            Phase::Held(holding) => {
+                let name = &self.contender.wish().name;
+                let request = holding.poll(now, fresh, name, &self.settings)?;
+                Some(request)
+            }
+            Phase::Stopping(_) | Phase::Done => None,
+        }
+    }
+
+    /// The answer to a request that [`Keeper::poll`] gave out under this number. Answers to
+    /// requests that no longer matter are ignored.
+    pub fn answer(&mut self, now: Moment, flight: u64, answer: Answer) {
+        self.tick(now);
+        match &mut self.phase {
+            Phase::Contending => match self.contender.answer(now, flight, answer) {
+                Some(Outcome::Won(win)) => self.won(now, win),
+                Some(Outcome::Unexpected(record)) => {
+                    self.events.push_back(Event::Unexpected(record));
+                    self.end(now);
+                }
+                None => {}
+            },
+            Phase::Ending => {
+                let outcome = self.contender.answer(now, flight, answer);
+                assert!(outcome.is_none(), "a contender that gave up wins nothing");
+            }
+            Phase::Held(_) => {
+                if let Answer::Renew(answer) = answer {
+                    self.renewed(now, flight, answer);
+                }
+            }
+            Phase::Stopping(_) | Phase::Done => {}
+        }
+    }
+
+    fn won(&mut self, now: Moment, win: Win) {
+        let Win { claim, token, sent, note, former } = win;
+        let deadlines = deadlines(&self.settings, sent);
+        self.phase = Phase::Held(Holding {
+            token,
+            tenancy: Tenancy { claim, known: vec![claim] },
+            deadlines,
+            renew_at: renew_at(&self.settings, &mut self.random, sent).max(now),
+            step: Step::Resting,
+            failures: 0,
+            note: None,
+        });
+        self.events.push_back(Event::Won { token, claim, note, former });
+        self.events.push_back(Event::Renewed(deadlines));
+    }
+
+    fn renewed(&mut self, now: Moment, flight: u64, answer: Result<Renewed, StoreError>) {
+        let Phase::Held(holding) = &mut self.phase else { return };
+        let Step::Sent { flight: expected, sent, nonce, note } = holding.step else { return };
+        if flight != expected {
+            return;
+        }
+        holding.step = Step::Resting;
+        match answer {
+            Ok(Renewed::Yes) => {
+                let sent = if self.settings.obeys(crate::settings::Rule::DeadlineFromSend) {
+                    sent
+                } else {
+                    now
+                };
+                holding.tenancy.known = vec![nonce];
+                holding.failures = 0;
+                holding.deadlines = deadlines(&self.settings, sent);
+                holding.renew_at = renew_at(&self.settings, &mut self.random, sent).max(now);
+                self.events.push_back(Event::Renewed(holding.deadlines));
+                if let Some(number) = note {
+                    holding.note.take_if(|(waiting, _)| *waiting == number);
+                    self.events.push_back(Event::NoteWritten(number));
+                }
+                if holding.note.is_some() {
+                    holding.renew_at = now;
+                }
+                // A slow yes may be no use any more.
+                self.tick(now);
+            }
+            Ok(Renewed::Refused(record)) => {
+                let loss = why_refused(record);
+                self.lose(loss, false);
+            }
+            Err(_) => {
+                // It may stand in the record; so may each of the earlier ones.
+                holding.tenancy.known.push(nonce);
+                holding.failures += 1;
+                let pause = self.random.backoff(holding.failures, self.settings.renew_interval);
+                holding.renew_at = now + pause;
+            }
+        }
+    }
+
+    /// The guarded side gave a sign of life.
+    pub fn pong(&mut self, now: Moment) {
+        self.tick(now);
+        if let Phase::Held(holding) = &mut self.phase
+            && matches!(holding.step, Step::Asked)
+        {
+            holding.step = Step::Ready;
+        }
+    }
+
+    /// The store says that the lease may be free.
+    pub fn woken(&mut self, now: Moment) {
+        self.tick(now);
+        if matches!(self.phase, Phase::Contending) {
+            self.contender.woken(now);
+        }
+    }
+
+    /// Writes a note with a renewal, as soon as possible; [`Event::NoteWritten`] with this number
+    /// says when it stands. A later note replaces an earlier one that is still waiting.
+    pub fn write_note(&mut self, now: Moment, number: u64, note: Vec<u8>) {
+        self.tick(now);
+        if let Phase::Held(holding) = &mut self.phase {
+            holding.note = Some((number, note));
+            if matches!(holding.step, Step::Resting) {
+                holding.renew_at = now;
+            }
+            self.tick(now);
+        }
+    }
+
+    /// A fence refused our token although we hold the lease, or the like: the tenure is over.
+    pub fn give_up(&mut self, now: Moment, loss: Loss) {
+        self.tick(now);
+        if matches!(self.phase, Phase::Held(_)) {
+            self.lose(loss, true);
+        }
+    }
+
+    /// Contends no more; or the guarded work has ended: gives the lease back.
+    pub fn ended(&mut self, now: Moment) {
+        self.tick(now);
+        self.end(now);
+    }
+
+    fn end(&mut self, now: Moment) {
+        let tenancy = match std::mem::replace(&mut self.phase, Phase::Ending) {
+            Phase::Contending => None,
+            Phase::Held(mut holding) => {
+                if let Step::Sent { nonce, .. } = holding.step {
+                    holding.tenancy.known.push(nonce);
+                }
+                Some(holding.tenancy)
+            }
+            Phase::Stopping(tenancy) => tenancy,
+            same @ (Phase::Ending | Phase::Done) => {
+                self.phase = same;
+                return;
+            }
+        };
+        self.contender.abandon(now);
+        if let Some(Tenancy { claim, known }) = tenancy {
+            let name = self.contender.wish().name.clone();
+            self.contender.litter(now, name, claim, known);
+        }
+    }
+
+    fn lose(&mut self, loss: Loss, maybe_ours: bool) {
+        let Phase::Held(mut holding) = std::mem::replace(&mut self.phase, Phase::Stopping(None))
+        else {
+            unreachable!("only what is held can be lost");
+        };
+        if let Step::Sent { nonce, .. } = holding.step {
+            holding.tenancy.known.push(nonce);
+        }
+        self.phase = Phase::Stopping(maybe_ours.then_some(holding.tenancy));
+        self.events.push_back(Event::Lost(loss));
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, now: Moment) {
+        let stood_still = now.since(self.called) > self.settings.margin;
+        self.called = self.called.max(now);
+        let Phase::Held(holding) = &mut self.phase else { return };
+        if now >= holding.deadlines.lost {
+            let loss = if stood_still {
+                Loss::Paused
+            } else if matches!(holding.step, Step::Asked) {
+                Loss::Unresponsive
+            } else {
+                Loss::Expired
+            };
+            self.lose(loss, true);
+        } else if matches!(holding.step, Step::Resting) && now >= holding.renew_at {
+            holding.step = Step::Asked;
+            self.events.push_back(Event::Ping);
+        }
+    }
+
+    /// The next thing that happened.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When to call again although nothing happens.
+    pub fn next_at(&self) -> Moment {
+        match &self.phase {
+            Phase::Contending => self.contender.next_at(),
+            Phase::Held(holding) => {
+                let due = match holding.step {
+                    Step::Resting => holding.renew_at.min(holding.deadlines.lost),
+                    _ => holding.deadlines.lost,
+                };
+                // Often enough to tell a pause from a slow store.
+                due.min(self.called + self.settings.margin / 2)
+            }
+            Phase::Ending => self.contender.litter_at(),
+            Phase::Stopping(_) | Phase::Done => Moment::NEVER,
+        }
+    }
+
+    /// The deadlines, while it is held.
+    pub fn deadlines(&self) -> Option<Deadlines> {
+        match &self.phase {
+            Phase::Held(holding) => Some(holding.deadlines),
+            _ => None,
+        }
+    }
+
+    /// The token, while it is held.
+    pub fn token(&self) -> Option<Token> {
+        match &self.phase {
+            Phase::Held(holding) => Some(holding.token),
+            _ => None,
+        }
+    }
+
+    /// Whether it is still trying to win.
+    pub fn is_contending(&self) -> bool {
+        matches!(self.phase, Phase::Contending)
+    }
+
+    /// The records whose change may free the lease.
+    pub fn watched(&self) -> Vec<LeaseName> {
+        if self.is_contending() { self.contender.watched() } else { Vec::new() }
+    }
+
+    /// Whether a contender was told definitely that another holds the lease.
+    pub fn lost_once(&self) -> bool {
+        self.contender.lost_once()
+    }
+
+    /// Why the store has not answered a contender lately.
+    pub fn trouble(&self) -> Option<&StoreError> {
+        self.contender.trouble()
+    }
+}
+
+impl Holding {
+    fn poll(
+        &mut self,
+        now: Moment,
+        nonce: Nonce,
+        name: &LeaseName,
+        settings: &Settings,
+    ) -> Option<(u64, Request)> {
+        if !matches!(self.step, Step::Ready) || self.tenancy.known.len() >= KNOWN_MAX {
+            return None;
+        }
+        let flight = nonce.bits() as u64;
+        let number = self.note.as_ref().map(|(number, _)| *number);
+        self.step = Step::Sent { flight, sent: now, nonce, note: number };
+        let request = Renew {
+            name: name.clone(),
+            claim: self.tenancy.claim,
+            token: self.token,
+            known: self.tenancy.known.clone(),
+            nonce,
+            ttl: settings.ttl,
+            note: self.note.as_ref().map(|(_, note)| note.clone()),
+        };
+        Some((flight, Request::Renew(request)))
+    }
+}
+
+fn deadlines(settings: &Settings, sent: Moment) -> Deadlines {
+    Deadlines { lost: sent + settings.held_for(), kill: sent + settings.kill_after() }
+}
+
+fn renew_at(settings: &Settings, random: &mut Random, sent: Moment) -> Moment {
+    sent + random.around(settings.renew_interval).min(settings.renew_interval)
+}
+
+fn why_refused(record: Option<Record>) -> Loss {
+    match record {
+        None => Loss::Deleted,
+        Some(record) => Loss::Stolen { by: record.holder.map(|Holder { owner, .. }| owner) },
+    }
+}
+
+/// More unanswered renewals than this fit in no ttl; the next one waits for the deadline.
+const KNOWN_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+
+use crate::backend::{Backend, Expected, StoreInfo};
+use crate::driver::{
+    Cell, Liveness, State, Terms, Wants, keep, on_keeper, runtime, tick_of_current_runtime, within,
+};
+use crate::keeper::Wish;
+use crate::record::{Owner, Record};
+use crate::tenure::Back;
+use crate::{LeaseError, LeaseName, NameError, Settings, Tenure, preflight};
+
+/// A store that keeps leases. Clones share it.
+///
+/// Opened from a URL by [`open`](crate::open), or made of any [`Backend`].
+#[derive(Clone)]
+pub struct Store {
+    backend: Arc<dyn Backend>,
+}
+
+impl Store {
+    /// A store that speaks through this backend.
+    pub fn new(backend: impl Backend) -> Self {
+        Self { backend: Arc::new(backend) }
+    }
+
+    /// A lease of this name, with the default settings. What is wrong with the name is said when
+    /// the lease is asked for.
+    pub fn lease(&self, name: &str) -> Lease {
+        Lease {
+            backend: Arc::clone(&self.backend),
+            name: LeaseName::new(name),
+            owner: Owner::this_process(),
+            settings: Settings::default(),
+            note: None,
+            expected: None,
+            above: 0,
+            liveness: None,
+            watchdog: false,
+        }
+    }
+
+    /// What kind of store this is, and what it promises.
+    pub fn info(&self) -> StoreInfo {
+        self.backend.info()
+    }
+
+    /// The backend, for tools.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    /// The record of a lease as it is now; `None` if there is none.
+    pub async fn inspect(&self, name: &str) -> Result<Option<Record>, LeaseError> {
+        let name = LeaseName::new(name)?;
+        let backend = Arc::clone(&self.backend);
+        let records = on_keeper(async move { backend.read(vec![name]).await }).await?;
+        Ok(records.into_iter().next().flatten())
+    }
+
+    /// Proves, before it is needed, that acquire, renew and release will work for this lease:
+    /// credentials, permissions, and that the store really compares before it sets. A readiness
+    /// check.
+    pub async fn preflight(&self, name: &str) -> Result<(), LeaseError> {
+        let name = LeaseName::new(name)?;
+        let backend = Arc::clone(&self.backend);
+        on_keeper(async move { preflight::preflight(&*backend, &name).await }).await
+    }
+}
+
+/// A lease that may be asked for.
+#[derive(Clone)]
+#[must_use = "a lease is not held before it is acquired"]
+pub struct Lease {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) name: Result<LeaseName, NameError>,
+    pub(crate) owner: Owner,
+    pub(crate) settings: Settings,
+    pub(crate) note: Option<Vec<u8>>,
+    pub(crate) expected: Option<Expected>,
+    pub(crate) above: u64,
+    pub(crate) liveness: Option<Liveness>,
+    pub(crate) watchdog: bool,
+}
+
+impl Lease {
+    /// Sets the ttl, and with it the whole timing ([`Settings::new`]).
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.settings(Settings::new(ttl))
+    }
+
+    /// Sets the timing.
+    pub fn settings(self, settings: Settings) -> Self {
+        Self { settings, ..self }
+    }
+
+    /// Names the owner, instead of `POD_NAME`, `HOSTNAME` or the host's name.
+    pub fn owner(self, name: impl Into<String>) -> Self {
+        Self { owner: Owner::named(name), ..self }
+    }
+
+    /// Writes this note in the same step as the acquisition; otherwise the old one stays.
+    pub fn note(self, note: Vec<u8>) -> Self {
+        Self { note: Some(note), ..self }
+    }
+
+    /// Acquires only if the record is still the one that was read; otherwise
+    /// [`LeaseError::Unexpected`].
+    pub fn expect(self, expected: Expected) -> Self {
+        Self { expected: Some(expected), ..self }
+    }
+
+    /// Acquires with a term above this one: repairs a store that has lost history.
+    pub fn above(self, term: u64) -> Self {
+        Self { above: term, ..self }
+    }
+
+    /// Renews only while this answers `true`. By default a tick through the tokio runtime that the
+    /// lease was acquired from, so that a deadlocked runtime loses the lease.
+    pub fn liveness<F>(self, alive: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = bool> + Send + 'static,
+    {
+        Self { liveness: Some(Arc::new(move || Box::pin(alive()))), ..self }
+    }
+
+    /// Ends the whole process (SIGKILL, by a timer in the kernel) if the guarded work has not ended
+    /// when the lease may become somebody else's. Without it, "one at a time" covers only work that
+    /// ends within its stop budget.
+    pub fn watchdog(self) -> Self {
+        Self { watchdog: true, ..self }
+    }
+
+    /// Waits until the lease is held. Errors of the store are retried: only what cannot become
+    /// right by itself is returned.
+    pub async fn acquire(&self) -> Result<Tenure, LeaseError> {
+        match self.begin(false).await? {
+            Some(tenure) => Ok(tenure),
+            None => unreachable!("only a single attempt ends without a tenure"),
+        }
+    }
+
+    /// Tries once: `None` if another holds it, an error if the store did not answer.
+    pub async fn try_acquire(&self) -> Result<Option<Tenure>, LeaseError> {
+        self.begin(true).await
+    }
+
+    /// Runs the closure while the lease is held: contends, runs it, and contends again after a
+    /// loss. Returns what the closure returns, after the lease was given back.
+    ///
+    /// At a loss [`Tenure::lost`] resolves inside; what has not returned when its stop budget is
+    /// over is dropped where it awaits. Work that blocks its thread cannot be dropped: use
+    /// [`Lease::watchdog`].
+    pub async fn run<T, E, F>(&self, mut work: F) -> Result<T, E>
+    where
+        F: AsyncFnMut(&Tenure) -> Result<T, E>,
+        E: From<LeaseError>,
+    {
+        loop {
+            let tenure = self.acquire().await?;
+            let outcome = {
+                let work = work(&tenure);
+                tokio::pin!(work);
+                tokio::select! {
+                    biased;
+                    outcome = &mut work => Some(outcome),
+                    _ = tenure.lost() => within(tenure.time_to_stop(), &mut work).await,
+                }
+            };
+            tenure.release().await;
+            if let Some(outcome) = outcome {
+                return outcome;
+            }
+        }
+    }
+
+    async fn begin(&self, once: bool) -> Result<Option<Tenure>, LeaseError> {
+        let terms = self.terms(once)?;
+        let (name, owner) = (terms.wish.name.clone(), terms.wish.owner.clone());
+        let cell = Arc::new(Cell::default());
+        let (state_sender, state) = watch::channel(State::default());
+        let (wants, wants_receiver) = watch::channel(Wants::default());
+        let (begin, begun) = oneshot::channel();
+        runtime().spawn(keep(terms, Arc::clone(&cell), state_sender, wants_receiver, begin));
+        // If this future is dropped, so is `wants`, and the driver gives everything back.
+        let begun = begun.await.unwrap_or_else(|_| panic!("the keeper of {name} has panicked"))?;
+        let back = Back::Lease { wants, notes: AtomicU64::new(0) };
+        Ok(begun.map(|begun| Tenure::new(name, owner, begun, (cell, None), state, back)))
+    }
+
+    pub(crate) fn terms(&self, once: bool) -> Result<Terms, LeaseError> {
+        let name = self.name.clone()?;
+        self.settings.check_for(&self.backend.info())?;
+        crate::check_note(self.note.as_deref())?;
+        let wish = Wish {
+            name,
+            owner: self.owner.clone(),
+            session: None,
+            note: self.note.clone(),
+            expected: self.expected,
+            above: self.above,
+        };
+        Ok(Terms {
+            backend: Arc::clone(&self.backend),
+            wish,
+            settings: self.settings.clone(),
+            once,
+            liveness: self.liveness.clone().or_else(tick_of_current_runtime),
+            watchdog: self.watchdog,
+        })
+    }
+}

@@ -1,0 +1,125 @@
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::driver::{Cell, Command, State, Wants, keep_session, runtime};
+use crate::record::Owner;
+use crate::tenure::{Back, Detach};
+use crate::{Lease, LeaseError, LeaseName, Loss, NameError, Tenure};
+
+/// A lease that stands for a whole process: other leases are attached to it, and live and die with
+/// it. However many they are, the store is written once per renewal interval.
+///
+/// Its name should be reused by the process that takes its place (a node's name, a slot), never be
+/// made anew for each start.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let store = tenure_lease::Store::new(tenure_lease::MemoryStore::new());
+/// let session = store.lease("node-1").session().await?;
+/// let orders = session.lease("orders").acquire().await?;
+/// let carts = session.lease("carts").acquire().await?;
+/// assert!(orders.is_held() && carts.is_held());
+/// # Ok(()) }
+/// ```
+#[must_use = "the session is given back as soon as it is dropped"]
+pub struct Session {
+    tenure: Tenure,
+    /// Unbounded, but it never holds more than two entries for each attached lease.
+    commands: mpsc::UnboundedSender<Command>,
+    cell: Arc<Cell>,
+}
+
+impl Session {
+    /// A lease to attach.
+    pub fn lease(&self, name: &str) -> AttachedLease<'_> {
+        AttachedLease { session: self, name: LeaseName::new(name), note: None }
+    }
+
+    /// The tenure of the session itself.
+    pub fn tenure(&self) -> &Tenure {
+        &self.tenure
+    }
+
+    /// Gives the session back, and with it everything that is attached: first each attached tenure
+    /// is lost and must end, then the session is released.
+    pub async fn release(self) {
+        let Self { tenure, commands, .. } = self;
+        tenure.release().await;
+        drop(commands);
+    }
+}
+
+/// A lease that may be attached to a session.
+#[must_use = "a lease is not held before it is acquired"]
+pub struct AttachedLease<'a> {
+    session: &'a Session,
+    name: Result<LeaseName, NameError>,
+    note: Option<Vec<u8>>,
+}
+
+impl AttachedLease<'_> {
+    /// Writes this note in the same step as the acquisition; otherwise the old one stays.
+    pub fn note(self, note: Vec<u8>) -> Self {
+        Self { note: Some(note), ..self }
+    }
+
+    /// Waits until the lease is held, or the session is over.
+    pub async fn acquire(self) -> Result<Tenure, LeaseError> {
+        crate::check_note(self.note.as_deref())?;
+        let name = self.name?;
+        let cell = Arc::new(Cell::default());
+        let (state_sender, state) = watch::channel(State::default());
+        let (begin, begun) = oneshot::channel();
+        let (id_sender, id) = oneshot::channel();
+        let command = Command::Attach {
+            name: name.clone(),
+            note: self.note,
+            cell: Arc::clone(&cell),
+            state: state_sender,
+            begin,
+            id: id_sender,
+        };
+        let over = || LeaseError::Over(self.session.tenure.loss().unwrap_or(Loss::Released));
+        self.session.commands.send(command).map_err(|_| over())?;
+        let Ok(id) = id.await else {
+            // It was refused, and `begun` says why.
+            return Err(begun
+                .await
+                .map_or_else(|_| over(), |begun| begun.err().unwrap_or_else(over)));
+        };
+        // From here on, dropping this future detaches it.
+        let detach = Detach { id, commands: self.session.commands.clone() };
+        let begun = begun.await.map_err(|_| over())??;
+        let cells = (cell, Some(Arc::clone(&self.session.cell)));
+        let owner = self.session.tenure.owner().clone();
+        Ok(Tenure::new(name, owner, begun, cells, state, Back::Attached(detach)))
+    }
+}
+
+impl Lease {
+    /// Waits until the lease is held, as a [`Session`].
+    pub async fn session(&self) -> Result<Session, LeaseError> {
+        let terms = self.terms(false)?;
+        let name = terms.wish.name.clone();
+        let owner: Owner = terms.wish.owner.clone();
+        let cell = Arc::new(Cell::default());
+        let (state_sender, state) = watch::channel(State::default());
+        let (wants, wants_receiver) = watch::channel(Wants::default());
+        let (begin, begun) = oneshot::channel();
+        let (commands, commands_receiver) = mpsc::unbounded_channel();
+        runtime().spawn(keep_session(
+            terms,
+            Arc::clone(&cell),
+            state_sender,
+            wants_receiver,
+            begin,
+            commands_receiver,
+        ));
+        let begun = begun.await.unwrap_or_else(|_| panic!("the keeper of {name} has panicked"))?;
+        let begun = begun.unwrap_or_else(|| unreachable!("a session contends until it is held"));
+        let back = Back::Lease { wants, notes: 0.into() };
+        let tenure = Tenure::new(name, owner, begun, (Arc::clone(&cell), None), state, back);
+        Ok(Session { tenure, commands, cell })
+    }
+}

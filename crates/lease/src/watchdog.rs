@@ -1,0 +1,79 @@
+//! The last resort: the process ends before the lease can be somebody else's.
+//!
+//! It is armed in the kernel, not in a thread, because a thread is paused along with the rest of a
+//! stopped process. A timer on the boot clock delivers SIGKILL, which also reaches a process that is
+//! stopped, or one whose machine has just woken up.
+#![allow(unsafe_code)]
+
+use crate::clock::Moment;
+
+/// An armed or disarmed timer. Dropping it disarms it.
+pub(crate) struct Watchdog {
+    #[cfg(target_os = "linux")]
+    timer: libc::timer_t,
+}
+
+// SAFETY: a timer id is a number that any thread of the process may use.
+#[cfg(target_os = "linux")]
+unsafe impl Send for Watchdog {}
+// SAFETY: as above; the kernel serialises the calls.
+#[cfg(target_os = "linux")]
+unsafe impl Sync for Watchdog {}
+
+#[cfg(target_os = "linux")]
+impl Watchdog {
+    /// A disarmed one.
+    pub(crate) fn new() -> Self {
+        // SAFETY: an all-zero sigevent is valid, and is filled in before it is used.
+        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+        event.sigev_notify = libc::SIGEV_SIGNAL;
+        event.sigev_signo = libc::SIGKILL;
+        let mut timer: libc::timer_t = std::ptr::null_mut();
+        // SAFETY: both pointers are valid for the duration of the call.
+        let result =
+            unsafe { libc::timer_create(libc::CLOCK_BOOTTIME, &raw mut event, &raw mut timer) };
+        // Without its watchdog a process must not go on as if it had one.
+        assert_eq!(result, 0, "no kernel timer: {}", std::io::Error::last_os_error());
+        Self { timer }
+    }
+
+    /// The process dies at this moment, unless it is armed anew or dropped before.
+    pub(crate) fn arm(&self, at: Moment) {
+        // An all-zero time would disarm it.
+        let nanos = at.as_nanos().max(1);
+        let time = libc::timespec {
+            tv_sec: (nanos / 1_000_000_000) as libc::time_t,
+            tv_nsec: (nanos % 1_000_000_000) as libc::c_long,
+        };
+        let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let setting = libc::itimerspec { it_interval: never, it_value: time };
+        // SAFETY: the timer is ours until it is dropped, and the setting outlives the call.
+        let result = unsafe {
+            libc::timer_settime(
+                self.timer,
+                libc::TIMER_ABSTIME,
+                &raw const setting,
+                std::ptr::null_mut(),
+            )
+        };
+        assert_eq!(result, 0, "the watchdog cannot be armed: {}", std::io::Error::last_os_error());
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        // SAFETY: the timer is ours and is not used afterwards.
+        unsafe { libc::timer_delete(self.timer) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Watchdog {
+    pub(crate) fn new() -> Self {
+        tracing::warn!("no watchdog on this system: a stalled process is not ended in time");
+        Self {}
+    }
+
+    pub(crate) fn arm(&self, _at: Moment) {}
+}

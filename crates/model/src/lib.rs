@@ -1,0 +1,25 @@
+//! Models of the protocols that Tenure's safety rests on, and the checker that explores them.
+//!
+//! A model is a small program that says which steps are possible in a state: a request reaches the
+//! store, a process pauses, a tick passes. [`engine::check`] takes all of them, in every order, and
+//! looks for a state that must not be (safety) and for one that has no way out (liveness). The
+//! models leave out everything that a protocol does not decide on, so that all interleavings within
+//! small bounds fit into memory. What they leave out, each says at its head.
+//!
+//! Each model can switch its rules off one by one. The tests show that all rules together are safe
+//! and that without any one of them a violation is found, which is why the rule is there.
+//!
+//! ```
+//! use tenure_model::engine::{Limits, Verdict, check};
+//! use tenure_model::sessions::{Rules, Scenario, Sessions};
+//!
+//! let rules = Rules { boottime: false, ..Rules::ALL };
+//! let scenario = Scenario { pauses: 1, ..Scenario::CALM };
+//! let report = check(&Sessions { rules, scenario }, Limits::default());
+//! let Verdict::Unsafe { trace, .. } = report.verdict else { panic!("a rule is missing") };
+//! println!("{trace}");
+//! ```
+
+pub mod engine;
+mod interner;
+pub mod sessions;

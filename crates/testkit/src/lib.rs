@@ -1,0 +1,8 @@
+//! What Tenure is tested with: a conformance suite that every store faces, faults to inject between
+//! a keeper and its store, simulated clusters of keepers in virtual time, and checkers for the
+//! histories that any of these produce.
+
+pub mod conformance;
+pub mod faults;
+pub mod history;
+pub mod sim;

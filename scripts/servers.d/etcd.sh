@@ -1,0 +1,55 @@
+# shellcheck shell=bash
+# etcd, built from its Go modules: a cluster of three, and a single one behind kube-apiserver.
+
+ETCD_MEMBERS=(etcd-1 etcd-2 etcd-3)
+
+etcd_home() { echo "$CACHE/etcd-$(go_version etcd go.etcd.io/etcd/server/v3)-$(hash_of "$HERE"/etcd/go.*)"; }
+
+etcd_install() {
+  local home
+  home=$(etcd_home)
+  [[ -d $home ]] || need go
+  cached "${home##*/}" "${home##*/}: building from Go modules" go_build etcd '' \
+    etcd=go.etcd.io/etcd/server/v3 \
+    etcdctl=go.etcd.io/etcd/etcdctl/v3 \
+    etcdutl=go.etcd.io/etcd/etcdutl/v3
+}
+
+etcd_prepare() { :; }
+
+etcd_launch() { etcd_spawn "$1" "${ETCD_MEMBERS[@]}"; }
+
+# etcd_spawn NAME MEMBER…: NAME as one of those members.
+etcd_spawn() {
+  local name=$1 client peer member cluster=
+  shift
+  for member in "$@"; do cluster+=",$member=http://127.0.0.1:$(port_of "$member-peer")"; done
+  client=http://127.0.0.1:$(port_of "$name")
+  peer=http://127.0.0.1:$(port_of "$name-peer")
+  spawn "$name" "$(etcd_home)/etcd" --name "$name" --data-dir "$STATE/$name/data" \
+    --listen-client-urls "$client" --advertise-client-urls "$client" \
+    --listen-peer-urls "$peer" --initial-advertise-peer-urls "$peer" \
+    --initial-cluster "${cluster#,}" --initial-cluster-token "${cluster#,}" --log-level warn
+}
+
+# A member that comes back while the others are down can be up, but not part of a majority.
+etcd_ready() {
+  local member running=0 query=
+  for member in "${ETCD_MEMBERS[@]}"; do
+    [[ $(state_of "$member") != running ]] || running=$((running + 1))
+  done
+  ((running >= 2)) || query='?serializable=true'
+  etcd_healthy "$1" "$query"
+}
+
+etcd_healthy() { http "http://127.0.0.1:$(port_of "$1")/health${2-}" | grep -q '"health":"true"'; }
+
+etcd_settle() { :; }
+
+etcd_env() {
+  local member list=
+  for member in "${ETCD_MEMBERS[@]}"; do list+=",127.0.0.1:$(port_of "$member")"; done
+  env_line ETCD "${list#,}"
+  env_line ETCDCTL "$(etcd_home)/etcdctl"
+  env_line ETCDUTL "$(etcd_home)/etcdutl"
+}
