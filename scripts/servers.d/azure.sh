@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# Azurite's blob service, with its well-known development account. It saves its state every 5 s and
-# when it is stopped: what was written within the last 5 s before a kill is gone.
+# Azurite's blob service, with its well-known development account. Two things to know in tests: it
+# saves its state every 5 s and when it is stopped, so what was written just before a kill is gone;
+# and after any restart it takes all leases for expired, which the real service does not.
 
-azure_home() { echo "$CACHE/azurite-$(npm_version azurite)-$(hash_of "$HERE"/azurite/package*.json)"; }
+azure_home() { pinned azurite "$(npm_version azurite)"; }
 
 azure_install() {
   local home
@@ -22,9 +23,7 @@ azure_launch() {
 }
 
 # Nothing is allowed without a signature, so any answer of its own will do.
-azure_ready() {
-  http "$(azure_url)?comp=list" -D - -o /dev/null | grep -qi '^server: azurite'
-}
+azure_ready() { answers 'Server: Azurite' "$(azure_url)?comp=list" -D - -o /dev/null; }
 
 azure_url() { echo "http://127.0.0.1:$(port_of azure)/devstoreaccount1"; }
 

@@ -7,7 +7,7 @@ consul_home() {
   if [[ -d $CACHE/consul-$CONSUL_DEBIAN ]]; then
     echo "$CACHE/consul-$CONSUL_DEBIAN"
   else
-    echo "$CACHE/consul-$(go_version consul github.com/hashicorp/consul)-$(hash_of "$HERE"/consul/go.*)"
+    pinned consul "$(go_version consul github.com/hashicorp/consul)"
   fi
 }
 
@@ -24,7 +24,7 @@ consul_install() {
 consul_try_debian() { into_cache "consul-$CONSUL_DEBIAN" consul_from_debian || true; }
 
 consul_from_debian() {
-  apt_extract bullseye consul "$1" && mv "$1/usr/bin/consul" "$1/consul"
+  apt_extract bullseye consul "$1/deb" && mv "$1/deb/usr/bin/consul" "$1" && rm -rf "$1/deb"
 }
 
 consul_prepare() {
@@ -64,8 +64,8 @@ consul_launch() {
 consul_ready() {
   local api
   api=http://127.0.0.1:$(port_of consul)/v1
-  http "$api/health/node/consul" | grep -qE '"Status": ?"passing"' &&
-    http "$api/kv/?keys&consistent" -o /dev/null -w '%{http_code}' | grep -qE '^(200|404)$'
+  answers '"Status": ?"passing"' "$api/health/node/consul" &&
+    answers '^(200|404)$' "$api/kv/?keys&consistent" -o /dev/null -w '%{http_code}'
 }
 
 consul_settle() { :; }

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # dynalite, which answers as DynamoDB does: items and conditions, but no transactions.
 
-dynamodb_home() { echo "$CACHE/dynalite-$(npm_version dynalite)-$(hash_of "$HERE"/dynalite/package*.json)"; }
+dynamodb_home() { pinned dynalite "$(npm_version dynalite)"; }
 
 dynamodb_install() {
   local home
@@ -19,7 +19,7 @@ dynamodb_launch() {
     --createTableMs 5 --updateTableMs 5 --deleteTableMs 5
 }
 
-dynamodb_ready() { http "http://127.0.0.1:$(port_of dynamodb)/" | grep -q '^healthy'; }
+dynamodb_ready() { answers ^healthy "http://127.0.0.1:$(port_of dynamodb)/"; }
 
 dynamodb_settle() { :; }
 

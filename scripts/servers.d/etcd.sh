@@ -3,7 +3,7 @@
 
 ETCD_MEMBERS=(etcd-1 etcd-2 etcd-3)
 
-etcd_home() { echo "$CACHE/etcd-$(go_version etcd go.etcd.io/etcd/server/v3)-$(hash_of "$HERE"/etcd/go.*)"; }
+etcd_home() { pinned etcd "$(go_version etcd go.etcd.io/etcd/server/v3)"; }
 
 etcd_install() {
   local home
@@ -32,17 +32,20 @@ etcd_spawn() {
     --initial-cluster "${cluster#,}" --initial-cluster-token "${cluster#,}" --log-level warn
 }
 
-# A member that comes back while the others are down can be up, but not part of a majority.
+# A member without a majority serves no client; then it has to do that it serves its peers.
 etcd_ready() {
-  local member running=0 query=
+  local member running=0
   for member in "${ETCD_MEMBERS[@]}"; do
     [[ $(state_of "$member") != running ]] || running=$((running + 1))
   done
-  ((running >= 2)) || query='?serializable=true'
-  etcd_healthy "$1" "$query"
+  if ((running >= 2)); then
+    etcd_serves "$1"
+  else
+    answers etcdserver "http://127.0.0.1:$(port_of "$1-peer")/version"
+  fi
 }
 
-etcd_healthy() { http "http://127.0.0.1:$(port_of "$1")/health${2-}" | grep -q '"health":"true"'; }
+etcd_serves() { answers '^ok$' "http://127.0.0.1:$(port_of "$1")/readyz"; }
 
 etcd_settle() { :; }
 

@@ -5,24 +5,38 @@ cmd_pause() { each_locked pause_server "$@"; }
 cmd_resume() { each_locked resume_server "$@"; }
 cmd_kill() { each_locked kill_server "$@"; }
 
-pause_server() { pause_tree "$(running "$1")"; }
-resume_server() { resume_tree "$(running "$1")"; }
-kill_server() { kill_tree "$(running "$1")"; }
+pause_server() { with_pid pause_tree "$1"; }
+resume_server() { with_pid resume_tree "$1"; }
 
-running() { pid_of "$1" || die "$1 does not run"; }
+# PostgreSQL's own pid file would keep it from starting while its former self is a zombie.
+kill_server() {
+  with_pid kill_tree "$1"
+  [[ $1 != postgres ]] || rm -f "$STATE/postgres/data/postmaster.pid"
+}
 
-# The wait is without a lock: what it waits for may be another server that a test has paused.
+with_pid() { # ACTION NAME
+  local pid
+  pid=$(pid_of "$2") || die "$2 does not run"
+  "$1" "$pid"
+}
+
+# All stop before the first starts. The wait is without a lock: what it waits for may be another
+# server that a test has paused.
 cmd_restart() {
   local name names began=$EPOCHREALTIME
-  each_locked restart_server "$@"
+  (($#)) || die "which server? See $0 help"
   names=$(expand "$@")
+  # shellcheck disable=SC2046,SC2086 # one word per name
+  {
+    each_locked end_known $(echo "$names" | tac)
+    each_locked launch $names
+  }
   for name in $names; do await_ready "$name" "$began"; done
 }
 
-restart_server() {
+end_known() {
   [[ -e $STATE/ports/$1 ]] || die "$1 was never started"
   end_server "$1"
-  "$(kind_of "$1")_launch" "$1"
 }
 
 each_locked() { # ACTION NAME…

@@ -14,16 +14,15 @@ into_cache() {
   (
     flock 7
     [[ ! -d $CACHE/$name ]] || exit 0
+    trap 'rm -rf "$work"' EXIT
     rm -rf "$work"
     mkdir -p "$work/result"
     "${@:2}" "$work/result" 7>&- && mv "$work/result" "$CACHE/$name"
-    rc=$?
-    rm -rf "$work"
-    exit "$rc"
   ) 7>"$CACHE/.locks/$name"
 }
 
-hash_of() { cat "$@" | sha256sum | cut -c 1-12; }
+# pinned NAME VERSION: the folder of what servers.d/NAME pins; another one when a pin changes.
+pinned() { echo "$CACHE/$1-$2-$(cat "$HERE/$1"/* | sha256sum | cut -c 1-12)"; }
 
 # need COMMAND…: ends with what is missing, before anything has been built.
 need() {

@@ -5,7 +5,7 @@ KUBE_NAMESPACE=tenure-test
 
 kube_version() { go_version kube k8s.io/kubernetes; }
 
-kube_home() { echo "$CACHE/kube-$(kube_version)-$(hash_of "$HERE"/kube/go.*)"; }
+kube_home() { pinned kube "$(kube_version)"; }
 
 kube_install() {
   local home package=k8s.io/component-base/version version minor
@@ -15,7 +15,7 @@ kube_install() {
   minor=${version#1.}
   [[ -d $home ]] || need go
   need openssl
-  cached "${home##*/}" "${home##*/}: building from Go modules (5 to 10 minutes, 6 GB meanwhile)" \
+  cached "${home##*/}" "${home##*/}: building from Go modules" \
     go_build kube "-X $package.gitVersion=v$version -X $package.gitTreeState=clean
       -X $package.gitMajor=1 -X $package.gitMinor=${minor%%.*}" \
     kube-apiserver=k8s.io/kubernetes/cmd/kube-apiserver \
@@ -109,10 +109,10 @@ kube_launch() {
 
 kube_ready() {
   case $1 in
-    kube-etcd) etcd_healthy kube-etcd ;;
+    kube-etcd) etcd_serves kube-etcd ;;
     kube-apiserver)
-      http "https://127.0.0.1:$(port_of kube-apiserver)/readyz" \
-        --cacert "$STATE/kube-apiserver/data/ca.crt" | grep -qx ok
+      answers '^ok$' "https://127.0.0.1:$(port_of kube-apiserver)/readyz" \
+        --cacert "$STATE/kube-apiserver/data/ca.crt"
       ;;
   esac
 }

@@ -44,30 +44,41 @@ heartbeat() {
 
 # --- locks ----------------------------------------------------------------------------------------
 
-LOCKS=() # descriptors, which no server may inherit
+# Their descriptors, which nothing that outlives its caller may inherit.
+LOCKS=()
+RUN_LOCK=
 
-lock_state() { # -x to start and stop, -s to hurt single servers
-  local fd
-  mkdir -p "$STATE"
-  exec {fd}>"$STATE/lock"
-  LOCKS+=("$fd")
-  flock "$1" -n "$fd" || {
-    say "waiting for another run in $STATE"
-    flock "$1" "$fd"
-  }
+lock_state() { lock "$1" "$STATE/lock"; } # -x to start and stop, -s to hurt single servers
+lock_server() { lock -x "$STATE/$1/lock"; }
+
+lock_run() { # for the whole of a run, which ends by stopping the servers
+  lock -x "$STATE/run.lock"
+  RUN_LOCK=${LOCKS[0]}
+  LOCKS=()
 }
 
-lock_server() {
+lock() {
   local fd
-  exec {fd}>"$STATE/$1/lock"
+  mkdir -p "${2%/*}"
+  exec {fd}>"$2"
   LOCKS+=("$fd")
-  flock "$fd"
+  flock "$1" -n "$fd" || {
+    say "waiting for someone else who uses $STATE"
+    flock "$1" "$fd"
+  }
 }
 
 unlock() {
   local fd
   for fd in "${LOCKS[@]}"; do exec {fd}>&-; done
   LOCKS=()
+}
+
+# detached CMD…: becomes CMD, without the locks.
+detached() {
+  unlock
+  [[ -z $RUN_LOCK ]] || exec {RUN_LOCK}>&-
+  exec "$@"
 }
 
 # --- ports ----------------------------------------------------------------------------------------
@@ -135,5 +146,8 @@ await() {
   done
 }
 
-# http URL [CURL-OPTION…]: one request; a server that is not up yet is no error worth a word.
-http() { curl -sS -m 2 --noproxy '*' "$@" 2>/dev/null; }
+# answers PATTERN URL [CURL-OPTION…]: whether it does so; that it is not up yet is not worth a word.
+answers() {
+  local body
+  body=$(curl -sS -m 2 --noproxy '*' "${@:2}" 2>/dev/null) && [[ $body =~ $1 ]]
+}

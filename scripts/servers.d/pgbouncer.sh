@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # PgBouncer before PostgreSQL, pooling by transaction, as the same user.
 
-pgbouncer_install() { apt_packages postgres postgresql pgbouncer pgbouncer; }
+pgbouncer_install() { :; } # from apt
 
 pgbouncer_prepare() {
   own_by_postgres "$STATE/pgbouncer/data"
@@ -15,11 +15,12 @@ unix_socket_dir =
 auth_type = any
 pool_mode = transaction
 max_client_conn = 1000
+server_login_retry = 1
 END
 }
 
 pgbouncer_launch() {
-  spawn_as_postgres pgbouncer "$(server_path pgbouncer)" "$STATE/pgbouncer/pgbouncer.ini"
+  spawn pgbouncer "${AS_POSTGRES[@]}" "$(server_path pgbouncer)" "$STATE/pgbouncer/pgbouncer.ini"
 }
 
 pgbouncer_ready() { postgres_answers "$(postgres_url pgbouncer)"; }

@@ -5,11 +5,9 @@
 spawn() {
   local name=$1 pid began
   shift
-  (
-    unlock
-    exec setsid -- "$@"
-  ) </dev/null >>"$STATE/$name/log" 2>&1 &
+  detached setsid -- "$@" </dev/null >>"$STATE/$name/log" 2>&1 &
   pid=$!
+  disown
   began=$(start_time "$pid") || die "$name ended at once; see $STATE/$name/log"
   echo "$pid $began" >"$STATE/$name/pid"
 }

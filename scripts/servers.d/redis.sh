@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Redis, each write on disk before it is answered, so that nothing is lost in a restart.
 
-redis_install() { apt_packages redis-server redis-server; }
+redis_install() { :; } # from apt
 
 redis_prepare() { :; }
 

@@ -1,1 +1,82 @@
-fn main() {}
+//! The `tenure` program: runs a command under a lease, looks after leases, does the arithmetic of
+//! their timing, and measures stores.
+
+mod bench;
+mod duration;
+mod exit;
+mod lease;
+mod output;
+mod run;
+mod store;
+mod timings;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use exit::Failure;
+
+/// Exactly one of something across many processes: leases with fencing tokens.
+#[derive(Parser)]
+#[command(name = "tenure", version, after_help = exit::HELP)]
+struct Cli {
+    /// What to log to stderr: error, warn, info, debug or trace, or directives as in RUST_LOG
+    /// [default: info for `run`: one line when the lease is won, lost or given back; else warn]
+    #[arg(long, global = true, value_name = "LEVEL", env = "RUST_LOG")]
+    log_level: Option<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Args),
+    #[cfg(target_os = "linux")]
+    #[command(name = run::GUARDIAN, hide = true)]
+    Guardian(run::GuardianArgs),
+    Lease(lease::Args),
+    Timings(timings::Args),
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::refused(&error),
+    };
+    #[cfg(target_os = "linux")]
+    if let Command::Guardian(args) = cli.command {
+        return run::guard(&args);
+    }
+    let usual = if matches!(cli.command, Command::Run(_)) { "info" } else { "warn" };
+    let level = cli.log_level.as_deref().filter(|level| !level.is_empty()).unwrap_or(usual);
+    let outcome = log_to_stderr(level).and_then(|()| match cli.command {
+        Command::Run(args) => run::main(args),
+        #[cfg(target_os = "linux")]
+        Command::Guardian(_) => unreachable!("the guardian has returned above"),
+        Command::Lease(args) => lease::main(args),
+        Command::Timings(args) => timings::main(&args),
+        Command::Bench(args) => bench::main(args),
+    });
+    match outcome {
+        Ok(code) => code,
+        Err(failure) => failure.tell(),
+    }
+}
+
+fn log_to_stderr(directives: &str) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(directives).map_err(|error| {
+        Failure::usage(format!(
+            "{directives:?} is no log level ({error}); \"warn\" or \"info,tenure_lease=debug\" is"
+        ))
+    })?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+    Ok(())
+}

@@ -195,6 +195,7 @@ pub struct Renew {
 
 /// The answer to a [`Renew`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)] // An answer is looked at once, where it arrives.
 pub enum Renewed {
     /// It is prolonged.
     Yes,
@@ -316,6 +317,18 @@ pub enum Answer {
     Release(Result<Released, StoreError>),
     /// To a read.
     Read(Result<Vec<Option<Record>>, StoreError>),
+}
+
+impl Answer {
+    /// Why there is none, if there is none.
+    pub fn error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Acquire(result) => result.as_ref().err(),
+            Self::Renew(result) => result.as_ref().err(),
+            Self::Release(result) => result.as_ref().err(),
+            Self::Read(result) => result.as_ref().err(),
+        }
+    }
 }
 
 impl Request {

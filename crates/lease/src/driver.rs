@@ -126,11 +126,13 @@ struct Flights<K> {
     backend: Arc<dyn Backend>,
     timeout: Duration,
     tasks: JoinSet<(K, Answer)>,
+    /// Whether the last request went unanswered; said once, not at every attempt.
+    troubled: bool,
 }
 
 impl<K: Send + 'static> Flights<K> {
     fn new(backend: Arc<dyn Backend>, timeout: Duration) -> Self {
-        Self { backend, timeout, tasks: JoinSet::new() }
+        Self { backend, timeout, tasks: JoinSet::new(), troubled: false }
     }
 
     fn send(&mut self, key: K, request: Request) {
@@ -152,13 +154,28 @@ impl<K: Send + 'static> Flights<K> {
     /// The next answer; waits for ever if nothing is under way.
     async fn next(&mut self) -> (K, Answer) {
         match self.tasks.join_next().await {
-            Some(Ok(answered)) => answered,
+            Some(Ok((key, answer))) => {
+                self.say(answer.error());
+                (key, answer)
+            }
             // A panic in a store is a bug there; it must not look like a slow store.
             Some(Err(error)) if error.is_panic() => {
                 std::panic::resume_unwind(error.into_panic());
             }
             _ => std::future::pending().await,
         }
+    }
+}
+
+impl<K> Flights<K> {
+    fn say(&mut self, error: Option<&StoreError>) {
+        match error {
+            Some(error) if !self.troubled => tracing::warn!(%error, "the store does not answer"),
+            Some(error) => tracing::debug!(%error, "the store still does not answer"),
+            None if self.troubled => tracing::info!("the store answers again"),
+            None => {}
+        }
+        self.troubled = error.is_some();
     }
 }
 
@@ -257,6 +274,13 @@ pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -
 
 /// What is to be told to whoever waits for a tenure to begin.
 pub(crate) type Begin<T> = tokio::sync::oneshot::Sender<T>;
+
+/// Answers whoever waits, once; if nobody waits any more, the wish to end it is on its way.
+fn answer_waiting<T>(begin: &mut Option<Begin<T>>, answer: T) {
+    if let Some(begin) = begin.take() {
+        let _ = begin.send(answer);
+    }
+}
 
 fn tell(state: &watch::Sender<State>, change: impl FnOnce(&mut State)) {
     state.send_modify(change);

@@ -62,3 +62,4 @@ pub use record::{Nonce, Owner, Record, Token};
 pub use session::{AttachedLease, Session};
 pub use settings::{Settings, SettingsError};
 pub use tenure::Tenure;
+pub use watchdog::Watchdog;

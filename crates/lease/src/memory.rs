@@ -156,7 +156,7 @@ impl Entry {
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
 /// use tenure_lease::{MemoryStore, Store};
 /// let store = Store::new(MemoryStore::new());
-/// let tenure = store.lease("nightly").unwrap().acquire().await.unwrap();
+/// let tenure = store.lease("nightly").acquire().await.unwrap();
 /// assert!(tenure.is_held());
 /// # }
 /// ```

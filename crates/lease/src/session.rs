@@ -93,7 +93,7 @@ impl AttachedLease<'_> {
         let begun = begun.await.map_err(|_| over())??;
         let cells = (cell, Some(Arc::clone(&self.session.cell)));
         let owner = self.session.tenure.owner().clone();
-        Ok(Tenure::new(name, owner, begun, cells, state, Back::Attached(detach)))
+        Ok(Tenure::new(name, owner, begun, cells, state, Back::Attached { _detach: detach }))
     }
 }
 

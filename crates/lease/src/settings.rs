@@ -109,12 +109,6 @@ impl Settings {
                 return Err(SettingsError(format!("{name} must not be zero")));
             }
         }
-        if self.proof_interval < self.operation_timeout * 2 {
-            return Err(SettingsError(format!(
-                "proof_interval {:?} must be at least twice operation_timeout {:?}",
-                self.proof_interval, self.operation_timeout
-            )));
-        }
         let sum: Duration = parts.iter().map(|(_, value)| *value).sum();
         if sum >= self.ttl {
             let mut text = String::new();
@@ -127,6 +121,12 @@ impl Settings {
                 "{text} = {sum:?} must be less than the ttl {:?}: lengthen the ttl or shorten one \
                  of them",
                 self.ttl
+            )));
+        }
+        if self.proof_interval < self.operation_timeout * 2 {
+            return Err(SettingsError(format!(
+                "proof_interval {:?} must be at least twice operation_timeout {:?}",
+                self.proof_interval, self.operation_timeout
             )));
         }
         Ok(())
@@ -142,7 +142,7 @@ impl Settings {
                 self.ttl
             )));
         }
-        if !ttl_step.is_zero() && self.ttl.as_nanos() % ttl_step.as_nanos() != 0 {
+        if !ttl_step.is_zero() && !self.ttl.as_nanos().is_multiple_of(ttl_step.as_nanos()) {
             return Err(SettingsError(format!(
                 "a {kind} store keeps ttls that are multiples of {ttl_step:?}, not {:?}",
                 self.ttl

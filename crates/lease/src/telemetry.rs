@@ -45,14 +45,14 @@ pub(crate) fn attached(session: &LeaseName, count: usize) {
 }
 
 pub(crate) fn answered(store: &'static str, answer: &Answer, took: Duration) {
-    let (operation, error) = match answer {
-        Answer::Acquire(result) => ("acquire", result.as_ref().err()),
-        Answer::Renew(result) => ("renew", result.as_ref().err()),
-        Answer::Release(result) => ("release", result.as_ref().err()),
-        Answer::Read(result) => ("read", result.as_ref().err()),
+    let operation = match answer {
+        Answer::Acquire(_) => "acquire",
+        Answer::Renew(_) => "renew",
+        Answer::Release(_) => "release",
+        Answer::Read(_) => "read",
     };
     histogram!(LATENCY, "store" => store, "operation" => operation).record(took.as_secs_f64());
-    if let Some(error) = error {
+    if let Some(error) = answer.error() {
         let kind = match error.kind() {
             StoreErrorKind::Unavailable => "unavailable",
             StoreErrorKind::Denied => "denied",

@@ -34,7 +34,7 @@ pub struct Tenure {
 /// The way back to the driver. Dropping it ends the tenure.
 pub(crate) enum Back {
     Lease { wants: watch::Sender<Wants>, notes: AtomicU64 },
-    Attached(Detach),
+    Attached { _detach: Detach },
 }
 
 /// Detaches when dropped.
@@ -166,11 +166,15 @@ impl Tenure {
         }
     }
 
-    /// A fence has seen a higher token than ours. If we still hold the lease, the store has lost
-    /// history: the tenure is given up, loudly, since every write of ours would be refused.
-    pub(crate) fn fenced_off(&self, fence: Token) -> Option<Loss> {
-        if !self.is_held() {
-            return None;
+    /// Tells the tenure that a fence has seen this token, higher than ours, and refused us. If we
+    /// still hold the lease, its store has lost history (a restored backup): the tenure is given up
+    /// with [`Loss::TokenRegressed`], loudly, since every write of ours would be refused; `true`.
+    /// If we do not, a successor has raised the fence, as it should; `false`.
+    ///
+    /// For those who write a fence of their own; those in [`fence`](crate::fence) call it.
+    pub fn report_fence(&self, fence: Token) -> bool {
+        if fence <= self.token || !self.is_held() {
+            return false;
         }
         let loss = Loss::TokenRegressed { held: self.token, fence };
         tracing::error!(
@@ -179,9 +183,9 @@ impl Tenure {
             self.name, fence.term,
         );
         if let Back::Lease { wants, .. } = &self.back {
-            wants.send_modify(|wants| wants.give_up = Some(loss.clone()));
+            wants.send_modify(|wants| wants.give_up = Some(loss));
         }
-        Some(loss)
+        true
     }
 
     /// Gives the lease back: the guarded work has ended. Returns when the store has answered, or

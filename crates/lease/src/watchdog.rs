@@ -7,8 +7,12 @@
 
 use crate::clock::Moment;
 
-/// An armed or disarmed timer. Dropping it disarms it.
-pub(crate) struct Watchdog {
+/// Ends this process with SIGKILL at a given moment, also while it is stopped: a timer in the kernel,
+/// on the boot clock. Dropping it disarms it.
+///
+/// [`Lease::watchdog`](crate::Lease::watchdog) arms one; this is for supervisors that guard in a
+/// process of their own.
+pub struct Watchdog {
     #[cfg(target_os = "linux")]
     timer: libc::timer_t,
 }
@@ -23,7 +27,7 @@ unsafe impl Sync for Watchdog {}
 #[cfg(target_os = "linux")]
 impl Watchdog {
     /// A disarmed one.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         // SAFETY: an all-zero sigevent is valid, and is filled in before it is used.
         let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
         event.sigev_notify = libc::SIGEV_SIGNAL;
@@ -38,7 +42,7 @@ impl Watchdog {
     }
 
     /// The process dies at this moment, unless it is armed anew or dropped before.
-    pub(crate) fn arm(&self, at: Moment) {
+    pub fn arm(&self, at: Moment) {
         // An all-zero time would disarm it.
         let nanos = at.as_nanos().max(1);
         let time = libc::timespec {
@@ -68,12 +72,20 @@ impl Drop for Watchdog {
     }
 }
 
+impl Default for Watchdog {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 #[cfg(not(target_os = "linux"))]
 impl Watchdog {
-    pub(crate) fn new() -> Self {
+    /// One that does nothing.
+    pub fn new() -> Self {
         tracing::warn!("no watchdog on this system: a stalled process is not ended in time");
         Self {}
     }
 
-    pub(crate) fn arm(&self, _at: Moment) {}
+    /// Does nothing.
+    pub fn arm(&self, _at: Moment) {}
 }

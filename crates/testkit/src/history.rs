@@ -19,6 +19,13 @@ pub struct History {
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// The store gave the lease to somebody, whether they heard it or not.
+    Granted {
+        /// Which lease.
+        lease: LeaseName,
+        /// Under which token.
+        token: Token,
+    },
     /// The guarded work of a tenure began.
     Started {
         /// Of which lease.

@@ -5,4 +5,5 @@
 pub mod conformance;
 pub mod faults;
 pub mod history;
+pub mod mutants;
 pub mod sim;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::{
-    Begin, Cell, Flights, Liveness, Ping, State, Wants, Watches, ping, pong, tell, wait_until,
+    Begin, Cell, Flights, Liveness, Ping, State, Wants, Watches, answer_waiting, ping, pong, tell,
+    wait_until,
 };
 use crate::backend::Backend;
 use crate::clock::Moment;
@@ -59,19 +60,16 @@ pub(crate) async fn keep(
         }
         while let Some(event) = keeper.next_event() {
             match event {
-                Event::Won { token, claim, note, former } => {
+                Event::Won { token, claim, note, former, deadlines } => {
                     tracing::info!(lease = %name, %token, "lease won");
                     telemetry::won(&name);
                     if watchdog {
                         guard = Some(Watchdog::new());
                     }
-                    if let Some(deadlines) = keeper.deadlines() {
-                        cell.set(deadlines);
-                        guard.iter().for_each(|guard| guard.arm(deadlines.kill));
-                    }
+                    cell.set(deadlines);
+                    guard.iter().for_each(|guard| guard.arm(deadlines.kill));
                     let begun = Begun { token, claim, note, former };
-                    // If nobody waits any more, the wish to end it is on its way.
-                    let _ = begin.take().map(|begin| begin.send(Ok(Some(begun))));
+                    answer_waiting(&mut begin, Ok(Some(begun)));
                 }
                 Event::Renewed(deadlines) => {
                     cell.set(deadlines);
@@ -88,7 +86,7 @@ pub(crate) async fn keep(
                 }
                 Event::Unexpected(record) => {
                     let error = LeaseError::Unexpected(record.map(Box::new));
-                    let _ = begin.take().map(|begin| begin.send(Err(error)));
+                    answer_waiting(&mut begin, Err(error));
                 }
                 Event::Done => {
                     cell.end();
@@ -103,7 +101,7 @@ pub(crate) async fn keep(
                 None => keeper.lost_once().then_some(Ok(None)),
             };
             if let Some(answer) = answer {
-                let _ = begin.take().map(|begin| begin.send(answer));
+                answer_waiting(&mut begin, answer);
                 keeper.ended(Moment::now());
                 continue;
             }

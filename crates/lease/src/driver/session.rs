@@ -8,7 +8,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::lease::{Begun, Terms};
-use super::{Begin, Cell, Flights, Ping, State, Wants, Watches, ping, pong, tell, wait_until};
+use super::{
+    Begin, Cell, Flights, Ping, State, Wants, Watches, answer_waiting, ping, pong, tell, wait_until,
+};
 use crate::clock::Moment;
 use crate::keeper::{AttachId, Event, Session, SessionEvent};
 use crate::record::Nonce;
@@ -66,18 +68,16 @@ pub(crate) async fn keep_session(
         }
         while let Some(event) = session.next_event() {
             match event {
-                SessionEvent::Session(Event::Won { token, claim, note, former }) => {
+                SessionEvent::Session(Event::Won { token, claim, note, former, deadlines }) => {
                     tracing::info!(session = %name, %token, "session won");
                     telemetry::won(&name);
                     if watchdog {
                         guard = Some(Watchdog::new());
                     }
-                    if let Some(deadlines) = session.keeper().deadlines() {
-                        cell.set(deadlines);
-                        guard.iter().for_each(|guard| guard.arm(deadlines.kill));
-                    }
+                    cell.set(deadlines);
+                    guard.iter().for_each(|guard| guard.arm(deadlines.kill));
                     let begun = Begun { token, claim, note, former };
-                    let _ = begin.take().map(|begin| begin.send(Ok(Some(begun))));
+                    answer_waiting(&mut begin, Ok(Some(begun)));
                 }
                 SessionEvent::Session(Event::Renewed(deadlines)) => {
                     cell.set(deadlines);
@@ -96,7 +96,7 @@ pub(crate) async fn keep_session(
                 }
                 SessionEvent::Session(Event::Unexpected(record)) => {
                     let error = LeaseError::Unexpected(record.map(Box::new));
-                    let _ = begin.take().map(|begin| begin.send(Err(error)));
+                    answer_waiting(&mut begin, Err(error));
                 }
                 SessionEvent::Session(Event::Done) => {
                     cell.end();
@@ -133,8 +133,9 @@ pub(crate) async fn keep_session(
                 }
             }
             () = pong(&mut sign) => session.pong(Moment::now()),
-            command = commands.recv() => match command {
-                Some(Command::Attach { name, note, cell, state, begin, id }) => {
+            // None once the session's handle and all attached tenures are gone.
+            Some(command) = commands.recv() => match command {
+                Command::Attach { name, note, cell, state, begin, id } => {
                     match session.attach(Moment::now(), name, note) {
                         Some(attach_id) => {
                             let begin = Some(begin);
@@ -150,13 +151,12 @@ pub(crate) async fn keep_session(
                         }
                     }
                 }
-                Some(Command::Detach(id)) => {
+                Command::Detach(id) => {
                     if let Some(attachment) = attachments.get(&id) {
                         attachment.cell.end();
                     }
                     session.detach(Moment::now(), id);
                 }
-                None => unreachable!("the session's own handle keeps a sender"),
             },
             watched = watches.changed() => session.woken(Moment::now(), &watched),
             () = wait_until(session.next_at()) => {}
@@ -171,18 +171,17 @@ impl Attachment {
     /// Passes an event on; returns by how many the held ones changed.
     fn happened(&mut self, event: Event) -> isize {
         match event {
-            Event::Won { token, claim, note, former } => {
+            Event::Won { token, claim, note, former, deadlines } => {
                 self.held = true;
+                self.cell.set(deadlines);
                 let begun = Begun { token, claim, note, former };
-                let _ = self.begin.take().map(|begin| begin.send(Ok(begun)));
+                answer_waiting(&mut self.begin, Ok(begun));
                 return 1;
             }
             Event::Renewed(deadlines) => self.cell.set(deadlines),
             Event::Lost(loss) => {
                 self.cell.end();
-                if let Some(begin) = self.begin.take() {
-                    let _ = begin.send(Err(LeaseError::Over(loss.clone())));
-                }
+                answer_waiting(&mut self.begin, Err(LeaseError::Over(loss.clone())));
                 tell(&self.state, |state| state.loss = Some(loss));
             }
             Event::Done => {

@@ -88,6 +88,7 @@ pub(super) struct Contender {
 }
 
 /// What is known of a record.
+#[allow(clippy::large_enum_variant)] // There are two of them in a contender.
 enum Sight {
     Nothing,
     /// `since`: it has this version since then at the latest; `read`: when it was last read.
@@ -267,7 +268,11 @@ impl Contender {
             Sight::Vanished { since, wait } if now.since(*since) >= *wait => {
                 take(true, None, *wait)
             }
-            _ => Some((FlightKind::ReadSession, Request::Read(vec![session.session.name.clone()]))),
+            // The lease itself may have changed hands meanwhile.
+            _ => Some((
+                FlightKind::ReadSession,
+                Request::Read(vec![self.wish.name.clone(), session.session.name.clone()]),
+            )),
         }
     }
 
@@ -283,7 +288,11 @@ impl Contender {
                 FlightKind::Acquire { claim },
                 Answer::Acquire(Ok(Acquired::Won { token, former })),
             ) => self.won(now, claim, token, flight.sent, former),
-            (FlightKind::Acquire { .. }, Answer::Acquire(Ok(Acquired::Lost(record)))) => {
+            (FlightKind::Acquire { claim }, Answer::Acquire(Ok(Acquired::Lost(record)))) => {
+                // A layer below may have sent it twice: then this is the answer to the second.
+                if record.as_ref().is_some_and(|record| record.is_of(claim)) {
+                    self.strays.push(Stray { claim, sent: flight.sent });
+                }
                 self.lost(now, record)
             }
             (FlightKind::Acquire { claim }, Answer::Acquire(Err(error))) => {
@@ -295,9 +304,15 @@ impl Contender {
                 None
             }
             (FlightKind::ReadSession, Answer::Read(Ok(records))) => {
-                self.failures = 0;
-                self.session_read(now, records.into_iter().next().flatten());
-                None
+                let mut records = records.into_iter();
+                let (record, session) = (records.next().flatten(), records.next().flatten());
+                let before = self.session.as_ref().map(|sight| sight.session.clone());
+                let outcome = self.lost(now, record);
+                // The answer speaks of the session that the record was attached to before.
+                if self.session.as_ref().map(|sight| &sight.session) == before.as_ref() {
+                    self.session_read(now, session);
+                }
+                outcome
             }
             (FlightKind::TakeSession { claim }, Answer::Acquire(Ok(Acquired::Won { .. }))) => {
                 self.session_taken(now, claim);
@@ -563,6 +578,29 @@ impl Contender {
     /// Whether an attempt has been answered with a definite no.
     pub(super) fn lost_once(&self) -> bool {
         self.lost_once
+    }
+
+    /// Whether the claim is one of its own attempts that may have won.
+    pub(super) fn tried(&self, claim: Nonce) -> bool {
+        let under_way = self.flight.as_ref().is_some_and(
+            |flight| matches!(flight.kind, FlightKind::Acquire { claim: sent } if sent == claim),
+        );
+        under_way
+            || self.strays.iter().any(|stray| stray.claim == claim)
+            || self.litter.iter().any(|litter| litter.claim == claim)
+    }
+
+    /// The session that the record in sight is attached to.
+    pub(super) fn attached_to(&self) -> Option<&SessionRef> {
+        self.session.as_ref().map(|session| &session.session)
+    }
+
+    /// The token of the record in sight.
+    pub(super) fn sees(&self) -> Option<Token> {
+        match &self.sight {
+            Sight::Seen { record, .. } => Some(record.token),
+            Sight::Nothing | Sight::Vanished { .. } => None,
+        }
     }
 
     pub(super) fn trouble(&self) -> Option<&StoreError> {

@@ -52,6 +52,8 @@ pub enum Event {
         note: Vec<u8>,
         /// What the record said before, if the store told.
         former: Option<Record>,
+        /// Until when it lasts.
+        deadlines: Deadlines,
     },
     /// The deadlines moved.
     Renewed(Deadlines),
@@ -194,8 +196,7 @@ impl Keeper {
             failures: 0,
             note: None,
         });
-        self.events.push_back(Event::Won { token, claim, note, former });
-        self.events.push_back(Event::Renewed(deadlines));
+        self.events.push_back(Event::Won { token, claim, note, former, deadlines });
     }
 
     fn renewed(&mut self, now: Moment, flight: u64, answer: Result<Renewed, StoreError>) {
@@ -205,6 +206,18 @@ impl Keeper {
             return;
         }
         holding.step = Step::Resting;
+        // A layer below may have sent it twice: then this is the answer to the second.
+        let answer = match answer {
+            Ok(Renewed::Refused(Some(record)))
+                if record.token == holding.token
+                    && record.holder.as_ref().is_some_and(|holder| {
+                        holder.claim == Some(holding.tenancy.claim) && holder.nonce == Some(nonce)
+                    }) =>
+            {
+                Ok(Renewed::Yes)
+            }
+            answer => answer,
+        };
         match answer {
             Ok(Renewed::Yes) => {
                 let sent = if self.settings.obeys(crate::settings::Rule::DeadlineFromSend) {
@@ -386,6 +399,11 @@ impl Keeper {
     /// The records whose change may free the lease.
     pub fn watched(&self) -> Vec<LeaseName> {
         if self.is_contending() { self.contender.watched() } else { Vec::new() }
+    }
+
+    /// The token of the tenure that is held, or of the record that a contender has in sight.
+    pub fn sees(&self) -> Option<Token> {
+        self.token().or_else(|| self.contender.sees())
     }
 
     /// Whether a contender was told definitely that another holds the lease.

@@ -34,6 +34,11 @@ pub struct Session {
     proofs: BTreeSet<(Moment, AttachId)>,
     flights: usize,
     sweep: Sweep,
+    /// Names that were attached until lately, and until when they are looked after: a request that
+    /// the network delayed or repeated may attach one again, and nobody would renew or release it.
+    suspects: BTreeMap<LeaseName, Moment>,
+    /// How many attached leases are lost while their work is still ending.
+    stopping: usize,
     ending: bool,
     events: VecDeque<SessionEvent>,
 }
@@ -77,18 +82,39 @@ enum Phase {
         claim: Nonce,
         proved: Moment,
     },
-    /// Lost; the guarded work is ending. The claim to release then, if the session does not end it.
-    Stopping(Option<Nonce>),
+    /// Lost; the guarded work is ending. The claim is released then, unless it is another's already
+    /// or ends with the session.
+    Stopping {
+        claim: Nonce,
+        release: bool,
+    },
     Ending,
 }
 
 struct Sweep {
-    /// Who comes next; the first id that was not read in this sweep.
-    cursor: Option<AttachId>,
+    /// What is still to be read in this sweep.
+    rest: VecDeque<Swept>,
+    /// When the next sweep begins.
+    again_at: Moment,
+    /// When to send the next batch.
     next_at: Moment,
-    flight: Option<(u64, Moment, Vec<AttachId>)>,
+    flight: Option<(u64, Moment, Vec<Swept>)>,
     number: u64,
     failures: u32,
+}
+
+#[derive(Clone)]
+enum Swept {
+    Held(AttachId, LeaseName),
+    Suspect(LeaseName),
+}
+
+impl Swept {
+    fn name(&self) -> &LeaseName {
+        match self {
+            Self::Held(_, name) | Self::Suspect(name) => name,
+        }
+    }
 }
 
 impl Session {
@@ -107,12 +133,15 @@ impl Session {
             proofs: BTreeSet::new(),
             flights: 0,
             sweep: Sweep {
-                cursor: None,
+                rest: VecDeque::new(),
+                again_at: Moment::NEVER,
                 next_at: Moment::NEVER,
                 flight: None,
                 number: 0,
                 failures: 0,
             },
+            suspects: BTreeMap::new(),
+            stopping: 0,
             ending: false,
             events: VecDeque::new(),
         }
@@ -127,7 +156,10 @@ impl Session {
     ) -> Option<AttachId> {
         let term = self.keeper.token().filter(|_| !self.ending)?.term;
         let session = Some(SessionRef { name: self.name.clone(), term });
-        let wish = Wish { session, note, ..Wish::new(name, self.owner.clone()) };
+        Some(self.new_attached(now, Wish { session, note, ..Wish::new(name, self.owner.clone()) }))
+    }
+
+    fn new_attached(&mut self, now: Moment, wish: Wish) -> AttachId {
         let id = AttachId(self.next_id);
         self.next_id += 1;
         let contender = Contender::new(wish, self.settings.clone(), self.random.next(), now);
@@ -135,7 +167,7 @@ impl Session {
             Attached { contender, phase: Phase::Contending, in_flight: false, timer: now };
         self.attached.insert(id, attached);
         self.timers.insert((now, id));
-        Some(id)
+        id
     }
 
     /// What to send now, if anything; as [`Keeper::poll`].
@@ -155,11 +187,11 @@ impl Session {
             let sent = match attached.phase {
                 Phase::Contending => attached.contender.poll(now, fresh),
                 Phase::Ending => attached.contender.poll_litter(now),
-                Phase::Held { .. } | Phase::Stopping(_) => None,
+                Phase::Held { .. } | Phase::Stopping { .. } => None,
             };
             attached.in_flight = sent.is_some();
             self.flights += usize::from(sent.is_some());
-            self.finish(id);
+            self.finish(now, id);
             self.index(id);
             if let Some((flight, request)) = sent {
                 return Some((SessionFlight::Attached(id, flight), request));
@@ -172,23 +204,33 @@ impl Session {
         if self.sweep.flight.is_some() || now < self.sweep.next_at {
             return None;
         }
-        let from = self.sweep.cursor.unwrap_or(AttachId(0));
-        let ids: Vec<AttachId> = self
-            .attached
-            .range(from..)
-            .filter(|(_, attached)| matches!(attached.phase, Phase::Held { .. }))
-            .map(|(id, _)| *id)
-            .take(BATCH)
-            .collect();
-        if ids.is_empty() {
-            self.sweep.cursor = None;
-            self.sweep.next_at = now + self.random.around(self.settings.proof_interval / 4);
+        if self.sweep.rest.is_empty() {
+            self.begin_sweep(now);
+        }
+        let batch = self.sweep.rest.len().min(BATCH);
+        if batch == 0 {
             return None;
         }
-        let names = ids.iter().map(|id| self.attached[id].contender.wish().name.clone()).collect();
+        let items: Vec<Swept> = self.sweep.rest.drain(..batch).collect();
+        let names = items.iter().map(|item| item.name().clone()).collect();
         self.sweep.number += 1;
-        self.sweep.flight = Some((self.sweep.number, now, ids));
+        self.sweep.flight = Some((self.sweep.number, now, items));
         Some((SessionFlight::Sweep(self.sweep.number), Request::Read(names)))
+    }
+
+    fn begin_sweep(&mut self, now: Moment) {
+        self.sweep.again_at = now + self.random.around(self.settings.proof_interval / 4);
+        self.sweep.next_at = self.sweep.again_at;
+        self.suspects.retain(|_, until| now < *until);
+        let held = self.attached.iter().filter_map(|(id, attached)| match attached.phase {
+            Phase::Held { .. } => Some(Swept::Held(*id, attached.contender.wish().name.clone())),
+            _ => None,
+        });
+        self.sweep.rest.extend(held);
+        let held: BTreeSet<LeaseName> =
+            self.sweep.rest.iter().map(|item| item.name().clone()).collect();
+        let suspects = self.suspects.keys().filter(|name| !held.contains(*name)).cloned();
+        self.sweep.rest.extend(suspects.map(Swept::Suspect));
     }
 
     /// The answer to a request; as [`Keeper::answer`].
@@ -212,9 +254,17 @@ impl Session {
         match attached.contender.answer(now, flight, answer) {
             Some(Outcome::Won(win)) => self.attached_won(now, id, win),
             Some(Outcome::Unexpected(_)) => unreachable!("attached leases expect no record"),
-            None => {}
+            None => {
+                // Held by this very session: by another guard here, or by nobody who knows.
+                let ours =
+                    attached.contender.attached_to() == attached.contender.wish().session.as_ref();
+                if ours && attached.contender.attached_to().is_some() {
+                    let name = attached.contender.wish().name.clone();
+                    self.suspect(now, name);
+                }
+            }
         }
-        self.finish(id);
+        self.finish(now, id);
         self.index(id);
     }
 
@@ -223,9 +273,12 @@ impl Session {
         let Some(attached) = self.attached.get_mut(&id) else { return };
         attached.phase = Phase::Held { token, claim, proved: sent };
         let deadlines = proof_deadlines(&self.settings, sent);
-        self.events
-            .push_back(SessionEvent::Attached(id, Event::Won { token, claim, note, former }));
-        self.events.push_back(SessionEvent::Attached(id, Event::Renewed(deadlines)));
+        let event = Event::Won { token, claim, note, former, deadlines };
+        self.events.push_back(SessionEvent::Attached(id, event));
+        self.sweep_soon(now);
+    }
+
+    fn sweep_soon(&mut self, now: Moment) {
         if self.sweep.next_at == Moment::NEVER {
             self.sweep.next_at = now + self.random.around(self.settings.proof_interval / 4);
         }
@@ -233,7 +286,7 @@ impl Session {
 
     /// Takes the records in that a sweep has read; `None`: it was not answered.
     fn swept(&mut self, now: Moment, number: u64, records: Option<Vec<Option<Record>>>) {
-        let Some((_, sent, ids)) =
+        let Some((_, sent, items)) =
             self.sweep.flight.take_if(|(expected, _, _)| *expected == number)
         else {
             return;
@@ -242,13 +295,52 @@ impl Session {
             self.sweep.failures += 1;
             let most = self.settings.proof_interval / 8;
             self.sweep.next_at = now + self.random.backoff(self.sweep.failures, most);
+            for item in items.into_iter().rev() {
+                self.sweep.rest.push_front(item);
+            }
             return;
         };
         self.sweep.failures = 0;
-        self.sweep.cursor = ids.last().map(|id| AttachId(id.0 + 1));
-        self.sweep.next_at = now;
-        for (id, record) in ids.into_iter().zip(records) {
-            self.prove(sent, id, record);
+        self.sweep.next_at = if self.sweep.rest.is_empty() { self.sweep.again_at } else { now };
+        for (item, record) in items.into_iter().zip(records) {
+            match item {
+                Swept::Held(id, _) => {
+                    self.prove(sent, id, record);
+                    self.index(id);
+                }
+                Swept::Suspect(name) => self.give_back_orphan(now, name, record),
+            }
+        }
+    }
+
+    /// Releases a record that is attached to this very tenure of the session although nothing here
+    /// knows of it.
+    fn give_back_orphan(&mut self, now: Moment, name: LeaseName, record: Option<Record>) {
+        let Some(term) = self.keeper.token().map(|token| token.term) else { return };
+        let session = SessionRef { name: self.name.clone(), term };
+        let Some(record) = record.filter(|record| record.session() == Some(&session)) else {
+            return;
+        };
+        let (Some(claim), Some(nonce)) =
+            record.holder.as_ref().map_or((None, None), |holder| (holder.claim, holder.nonce))
+        else {
+            return;
+        };
+        let known = self.attached.values().any(|attached| {
+            attached.contender.tried(claim)
+                || matches!(
+                    attached.phase,
+                    Phase::Held { claim: ours, .. } | Phase::Stopping { claim: ours, .. }
+                        if ours == claim
+                )
+        });
+        if !known {
+            let id = self.new_attached(now, Wish::new(name.clone(), self.owner.clone()));
+            if let Some(attached) = self.attached.get_mut(&id) {
+                attached.contender.abandon(now);
+                attached.contender.litter(now, name, claim, vec![nonce]);
+                attached.phase = Phase::Ending;
+            }
             self.index(id);
         }
     }
@@ -267,7 +359,8 @@ impl Session {
             self.events.push_back(SessionEvent::Attached(id, Event::Renewed(deadlines)));
         } else {
             let loss = why_refused(record);
-            attached.phase = Phase::Stopping(None);
+            attached.phase = Phase::Stopping { claim: *claim, release: false };
+            self.stopping += 1;
             self.events.push_back(SessionEvent::Attached(id, Event::Lost(loss)));
         }
     }
@@ -276,7 +369,8 @@ impl Session {
     fn expire(&mut self, id: AttachId) {
         let Some(attached) = self.attached.get_mut(&id) else { return };
         let Phase::Held { claim, .. } = attached.phase else { return };
-        attached.phase = Phase::Stopping(Some(claim));
+        attached.phase = Phase::Stopping { claim, release: true };
+        self.stopping += 1;
         self.events.push_back(SessionEvent::Attached(id, Event::Lost(Loss::Expired)));
         self.index(id);
     }
@@ -312,16 +406,16 @@ impl Session {
         self.tick(now);
         let Some(attached) = self.attached.get_mut(&id) else { return };
         attached.contender.abandon(now);
+        self.stopping -= usize::from(matches!(attached.phase, Phase::Stopping { .. }));
         let claim = match std::mem::replace(&mut attached.phase, Phase::Ending) {
-            Phase::Held { claim, .. } => Some(claim),
-            Phase::Stopping(claim) => claim,
-            Phase::Contending | Phase::Ending => None,
+            Phase::Held { claim, .. } | Phase::Stopping { claim, release: true } => Some(claim),
+            Phase::Stopping { .. } | Phase::Contending | Phase::Ending => None,
         };
         if let Some(claim) = claim {
             let name = attached.contender.wish().name.clone();
             attached.contender.litter(now, name, claim, vec![claim]);
         }
-        self.finish(id);
+        self.finish(now, id);
         self.index(id);
     }
 
@@ -335,8 +429,7 @@ impl Session {
     }
 
     fn end_if_idle(&mut self, now: Moment) {
-        let busy = |attached: &Attached| matches!(attached.phase, Phase::Stopping(_));
-        if self.ending && !self.attached.values().any(busy) {
+        if self.ending && self.stopping == 0 {
             self.keeper.ended(now);
         }
     }
@@ -346,27 +439,40 @@ impl Session {
         for id in ids {
             let Some(attached) = self.attached.get_mut(&id) else { continue };
             attached.phase = match attached.phase {
-                Phase::Held { .. } => Phase::Stopping(None),
+                Phase::Held { claim, .. } => {
+                    self.stopping += 1;
+                    Phase::Stopping { claim, release: false }
+                }
                 Phase::Contending => {
                     attached.contender.abandon(now);
                     Phase::Ending
                 }
-                Phase::Stopping(_) | Phase::Ending => continue,
+                Phase::Stopping { .. } | Phase::Ending => continue,
             };
             self.events.push_back(SessionEvent::Attached(id, Event::Lost(loss.clone())));
-            self.finish(id);
+            self.finish(now, id);
             self.index(id);
         }
     }
 
     /// Forgets an attached lease of which nothing is left.
-    fn finish(&mut self, id: AttachId) {
+    fn finish(&mut self, now: Moment, id: AttachId) {
         let Some(attached) = self.attached.get(&id) else { return };
         if matches!(attached.phase, Phase::Ending) && attached.contender.is_clean() {
             self.timers.remove(&(attached.timer, id));
             self.proofs.remove(&(attached.timer, id));
-            self.attached.remove(&id);
+            if let Some(attached) = self.attached.remove(&id) {
+                self.suspect(now, attached.contender.wish().name.clone());
+            }
             self.events.push_back(SessionEvent::Attached(id, Event::Done));
+        }
+    }
+
+    /// Looks after a name for a while: see [`Session::suspects`].
+    fn suspect(&mut self, now: Moment, name: LeaseName) {
+        if self.suspects.len() < SUSPECTS_MAX {
+            self.suspects.insert(name, now + self.settings.ttl * 4);
+            self.sweep_soon(now);
         }
     }
 
@@ -381,7 +487,7 @@ impl Session {
             Phase::Held { proved, .. } => {
                 (proof_deadlines(&self.settings, proved).lost, &mut self.proofs)
             }
-            Phase::Stopping(_) => (Moment::NEVER, &mut self.proofs),
+            Phase::Stopping { .. } => (Moment::NEVER, &mut self.proofs),
         };
         attached.timer = at;
         if at != Moment::NEVER {
@@ -424,6 +530,16 @@ impl Session {
         self.keeper.next_at().min(sweep).min(attached).min(proof)
     }
 
+    /// The token of an attached lease that is held, or of the record that its contender has in
+    /// sight.
+    pub fn sees(&self, id: AttachId) -> Option<Token> {
+        let attached = self.attached.get(&id)?;
+        match attached.phase {
+            Phase::Held { token, .. } => Some(token),
+            _ => attached.contender.sees(),
+        }
+    }
+
     /// The keeper of the session's own lease.
     pub fn keeper(&self) -> &Keeper {
         &self.keeper
@@ -450,5 +566,7 @@ fn proof_deadlines(settings: &Settings, proved: Moment) -> Deadlines {
 
 /// How many records one sweep request reads at most.
 const BATCH: usize = 1_000;
+/// How many names that were released lately are looked after at most.
+const SUSPECTS_MAX: usize = 10_000;
 /// How many requests of attached leases may be under way at once.
 const FLIGHTS_MAX: usize = 64;

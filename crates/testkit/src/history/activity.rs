@@ -40,7 +40,7 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
                     *impaired = true;
                 }
             }
-            Event::Effect { .. } => {}
+            Event::Granted { .. } | Event::Effect { .. } => {}
         }
     }
     found

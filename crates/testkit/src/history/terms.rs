@@ -1,23 +1,38 @@
-//! Terms strictly rise: each tenure of a lease has a higher token than all that began before it.
+//! Terms strictly rise: each tenure of a lease has a higher token than all that were granted, and
+//! all that began, before it. Only a process that stood still between the grant and the start may
+//! begin late.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Event, History, Violation};
 use tenure_lease::{LeaseName, Token};
 
 pub(super) fn check(history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut highest: BTreeMap<&LeaseName, Token> = BTreeMap::new();
+    let mut granted: BTreeMap<&LeaseName, Token> = BTreeMap::new();
+    let mut started: BTreeMap<&LeaseName, Token> = BTreeMap::new();
+    let mut impaired = BTreeSet::new();
     for (at, event) in history.events() {
-        let Event::Started { lease, token, process } = event else { continue };
-        match highest.insert(lease, *token) {
-            Some(before) if before >= *token => found.push(Violation {
+        let (highest, lease, token, excused) = match event {
+            Event::Granted { lease, token } => (&mut granted, lease, *token, false),
+            Event::Started { lease, token, process } => {
+                (&mut started, lease, *token, impaired.remove(process))
+            }
+            Event::Impaired { process } => {
+                impaired.insert(*process);
+                continue;
+            }
+            Event::Ended { .. } | Event::Effect { .. } => continue,
+        };
+        let before = highest.entry(lease).or_default();
+        if token <= *before && !excused {
+            found.push(Violation {
                 invariant: "terms rise",
                 at: *at,
-                story: format!("{lease}: process {process} started with {token} after {before}"),
-            }),
-            _ => {}
+                story: format!("{lease}: a tenure with token {token} came after one with {before}"),
+            });
         }
+        *before = (*before).max(token);
     }
     found
 }

@@ -1,0 +1,58 @@
+//! `tenure bench`: what leases cost on this machine, with this store.
+
+mod counting;
+mod lease;
+mod samples;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::duration;
+use crate::exit::Failure;
+use crate::output;
+use crate::store::StoreArgs;
+
+/// Measure what leases cost with a store
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Acquire, renew, hand over, and hold ten thousand leases with one session
+    ///
+    /// Uses leases of its own, named tenure-bench and tenure-bench-…, and leaves their records
+    /// behind, released. The last figure takes three renewal intervals.
+    Lease(LeaseArgs),
+}
+
+#[derive(clap::Args)]
+struct LeaseArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// How long each of the measurements may take
+    #[arg(long, value_parser = duration::parse, default_value = "10s", value_name = "DURATION")]
+    budget: Duration,
+    /// The ttl of the leases
+    #[arg(long, value_parser = duration::parse, default_value = "15s", value_name = "DURATION")]
+    ttl: Duration,
+    /// How many leases to attach to one session
+    #[arg(long, default_value_t = 10_000, value_name = "COUNT")]
+    leases: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::system("cannot start", &error))?;
+    let Command::Lease(args) = args.command;
+    let figures = runtime.block_on(lease::measure(&args))?;
+    output::print(&figures, args.json)?;
+    Ok(ExitCode::SUCCESS)
+}

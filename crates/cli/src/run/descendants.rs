@@ -1,0 +1,165 @@
+//! Everything that this process has started, however it tried to get away.
+//!
+//! This process is a subreaper: a descendant whose parent died becomes its child, also one that
+//! called `setsid` or forked twice. So a process without children has no descendants, and the tree
+//! below it, read from /proc, is all of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use super::sys::{self, PidFd, Reaped};
+
+/// A process as /proc shows it. The start time tells it from a later one with its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Process {
+    pid: i32,
+    parent: i32,
+    start: u64,
+}
+
+/// Asks all of them to end, as they are now. One that stands still is woken, or it could not act on
+/// it.
+pub(super) fn terminate_all() {
+    for process in all() {
+        process.signal(libc::SIGTERM);
+        process.signal(libc::SIGCONT);
+    }
+}
+
+/// Kills them until none is left. `alive` is called all the time.
+///
+/// Only children are killed: what a child leaves behind becomes our child at its end, so the tree is
+/// taken away from its root, where nobody is left to start anything anew. A look at our own children
+/// and a kill take far less time than a fork, so nobody forks faster than we kill; and the number of
+/// a child cannot become another's before we have reaped it.
+pub(super) fn end_all(mut alive: impl FnMut()) {
+    let mut last = Vec::new();
+    while any_left() {
+        alive();
+        let children = children();
+        for &child in &children {
+            sys::kill(child, libc::SIGKILL);
+        }
+        if children == last {
+            sys::rest(REST);
+        }
+        last = children;
+    }
+}
+
+fn any_left() -> bool {
+    loop {
+        match sys::reap() {
+            Reaped::NoneLeft => return false,
+            Reaped::Ended(..) => {}
+            Reaped::Nothing => return true,
+        }
+    }
+}
+
+impl Process {
+    fn read(pid: i32) -> Option<Self> {
+        Self::parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn parse(pid: i32, stat: &[u8]) -> Option<Self> {
+        // The second field is a name in parentheses that may contain anything, also parentheses.
+        let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
+        let rest = str::from_utf8(&stat[after_name..]).ok()?;
+        let mut fields = rest.split_ascii_whitespace();
+        // The state comes first. It decides nothing: a process whose main thread has ended looks
+        // like a zombie while its other threads work on.
+        let parent = fields.nth(1)?.parse().ok()?;
+        // The 22nd field of the file is the 18th after the parent.
+        let start = fields.nth(17)?.parse().ok()?;
+        Some(Self { pid, parent, start })
+    }
+
+    fn signal(&self, signal: i32) {
+        let handle = PidFd::open(self.pid);
+        // The number may have been given to another process before the handle was opened.
+        if Self::read(self.pid).is_none_or(|now| now.start != self.start) {
+            return;
+        }
+        match handle {
+            Ok(handle) => handle.signal(signal),
+            // An old kernel, or a sandbox that does not know the call.
+            Err(_) => sys::kill(self.pid, signal),
+        }
+    }
+}
+
+fn all() -> Vec<Process> {
+    let us = i32::try_from(std::process::id()).unwrap_or(0);
+    below(us, everybody())
+}
+
+fn everybody() -> impl Iterator<Item = Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(Process::read)
+}
+
+/// The children of this process, in the order of their numbers.
+fn children() -> Vec<i32> {
+    let us = i32::try_from(std::process::id()).unwrap_or(0);
+    let mut children = listed_children().unwrap_or_else(|_| {
+        // A kernel that does not list them.
+        everybody().filter(|process| process.parent == us).map(|process| process.pid).collect()
+    });
+    children.sort_unstable();
+    children
+}
+
+fn listed_children() -> io::Result<Vec<i32>> {
+    let mut children = Vec::new();
+    for thread in fs::read_dir("/proc/self/task")? {
+        let list = fs::read_to_string(thread?.path().join("children"))?;
+        children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+    }
+    Ok(children)
+}
+
+fn below(root: i32, everybody: impl Iterator<Item = Process>) -> Vec<Process> {
+    let mut families: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
+    for process in everybody {
+        families.entry(process.parent).or_default().push(process);
+    }
+    let mut found = families.remove(&root).unwrap_or_default();
+    let mut next = 0;
+    while let Some(process) = found.get(next) {
+        found.extend(families.remove(&process.pid).unwrap_or_default());
+        next += 1;
+    }
+    found
+}
+
+/// How long the kernel gets to end what was killed before we look again.
+const REST: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_the_kernel_writes() {
+        let stat = b"42 (a) b ( c)) S 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 5150 1 1 1";
+        let process = Process { pid: 42, parent: 7, start: 5150 };
+        assert_eq!(Process::parse(42, stat), Some(process));
+        assert_eq!(Process::parse(42, b"42 (torn"), None);
+        let us = std::process::id() as i32;
+        assert_eq!(Process::read(us).map(|process| process.parent), Some(sys::parent()));
+    }
+
+    #[test]
+    fn finds_the_whole_tree_and_nothing_else() {
+        let everybody = [(1, 0), (2, 1), (3, 2), (4, 3), (5, 1)].map(|(pid, parent)| Process {
+            pid,
+            parent,
+            start: 1,
+        });
+        let found = below(2, everybody.into_iter());
+        assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [3, 4]);
+    }
+}

@@ -1,0 +1,101 @@
+//! One tenure: the command under its guardian, until one of them ends.
+//!
+//! Drives: it listens to signals, to the keeper and to a ticking clock.
+#![allow(clippy::disallowed_methods)]
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use tenure_lease::{Moment, Settings, Tenure};
+
+#[cfg(target_os = "linux")]
+use super::guarded::Guarded;
+#[cfg(not(target_os = "linux"))]
+use super::portable::Guarded;
+
+use super::control::{Deadlines, Order, Report, reserve};
+use super::signals::Signals;
+use crate::exit::{self, Failure};
+
+/// How a tenure came to its end. Nothing that the command started is left.
+pub(super) enum End {
+    /// The command ended by itself; the exit code to pass on.
+    Exited(u8),
+    /// `tenure` was told to stop, by this signal.
+    Signalled(i32),
+    /// The lease was lost.
+    Lost,
+}
+
+/// Runs the command for as long as the lease is held.
+pub(super) async fn run(
+    tenure: &Tenure,
+    settings: &Settings,
+    lifeline: Option<OwnedFd>,
+    command: &[OsString],
+    signals: &mut Signals,
+) -> Result<End, Failure> {
+    let mut guarded = Guarded::start(tenure, settings, lifeline, command)
+        .map_err(|error| Failure::system("cannot start a process", &error))?;
+    let mut told: Option<i32> = None;
+    let mut lost = false;
+    // Renewals come every ttl/3, and the deadline leaves far more room than one tick.
+    let every = (settings.ttl / 40).clamp(Duration::from_millis(5), Duration::from_millis(250));
+    let mut tick = tokio::time::interval(every);
+    let (status, report) = loop {
+        tokio::select! {
+            biased;
+            ended = guarded.ended() => {
+                break ended.map_err(|error| Failure::system("cannot wait", &error))?;
+            }
+            signal = signals.next(), if told.is_none() => {
+                told = Some(signal);
+                guarded.tell(Order::Stop(Moment::now() + settings.stop_budget));
+            }
+            _ = tenure.lost(), if !lost => {
+                lost = true;
+                let budget = settings.stop_budget - reserve(settings.stop_budget);
+                guarded.tell(Order::Stop(Moment::now() + budget));
+            }
+            _ = tick.tick(), if !lost => {
+                guarded.tell(Order::Deadlines(Deadlines::of(tenure, settings)));
+            }
+        }
+    };
+    guarded.end_leftovers();
+    match (report, told) {
+        (Some(Report::Exited(status)), _) => Ok(End::Exited(exit_code(status))),
+        (Some(Report::NotStarted(error)), _) => Err(not_started(&command[0], error)),
+        (_, Some(signal)) => Ok(End::Signalled(signal)),
+        (Some(Report::Stopped), None) => Ok(End::Lost),
+        (Some(Report::Signalled), None) => Ok(End::Signalled(libc::SIGTERM)),
+        (None, None) if lost => Ok(End::Lost),
+        (None, None) => guardian_died(status),
+    }
+}
+
+fn exit_code(status: i32) -> u8 {
+    let status = ExitStatus::from_raw(status);
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+fn not_started(program: &OsString, error: i32) -> Failure {
+    let code = if error == libc::ENOENT { 127 } else { 126 };
+    let error = io::Error::from_raw_os_error(error);
+    Failure::new(code, format!("cannot run {}: {error}", program.display()))
+}
+
+fn guardian_died(status: ExitStatus) -> Result<End, Failure> {
+    match status.signal() {
+        Some(signal) => {
+            tracing::error!(signal, "the guardian was killed; the command was killed with it");
+            Ok(End::Exited(super::exit_code_of(signal)))
+        }
+        None => Err(Failure::new(exit::SYSTEM, format!("the guardian failed ({status})"))),
+    }
+}

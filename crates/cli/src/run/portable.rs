@@ -1,0 +1,80 @@
+//! The command without a guardian, where the system has no subreapers: only the command itself is
+//! stopped, and if `tenure` is killed with -9 the command runs on. Drives: it waits.
+#![allow(clippy::disallowed_methods)]
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use tenure_lease::{Moment, Settings, Tenure};
+
+use super::control::{Deadlines, Order, Report};
+use super::sys;
+
+/// The command, under way.
+pub(super) struct Guarded {
+    command: tokio::process::Child,
+    stopped: bool,
+    kill: Moment,
+}
+
+impl Guarded {
+    pub(super) fn start(
+        tenure: &Tenure,
+        settings: &Settings,
+        _lifeline: Option<OwnedFd>,
+        command: &[OsString],
+    ) -> io::Result<Self> {
+        tracing::warn!(
+            "this system has no guardian: what the command starts is not stopped with it, and \
+             neither is the command if tenure is killed with -9; Linux has one"
+        );
+        let command = tokio::process::Command::new(&command[0])
+            .args(&command[1..])
+            .env("TENURE_TOKEN", tenure.token().term.to_string())
+            .env("TENURE_NAME", tenure.name().as_str())
+            .env("TENURE_OWNER", &tenure.owner().name)
+            .spawn()?;
+        let kill = Deadlines::of(tenure, settings).kill;
+        Ok(Self { command, stopped: false, kill })
+    }
+
+    pub(super) fn tell(&mut self, order: Order) {
+        match order {
+            Order::Deadlines(deadlines) => self.kill = deadlines.kill,
+            Order::Stop(kill) => {
+                self.kill = kill.min(self.kill);
+                self.stopped = true;
+                self.signal(libc::SIGTERM);
+            }
+        }
+    }
+
+    /// Cancel-safe.
+    pub(super) async fn ended(&mut self) -> io::Result<(ExitStatus, Option<Report>)> {
+        let status = if self.stopped {
+            let time = self.kill.since(Moment::now());
+            match tokio::time::timeout(time, self.command.wait()).await {
+                Ok(status) => status?,
+                Err(_) => {
+                    self.signal(libc::SIGKILL);
+                    self.command.wait().await?
+                }
+            }
+        } else {
+            self.command.wait().await?
+        };
+        let report = if self.stopped { Report::Stopped } else { Report::Exited(status.into_raw()) };
+        Ok((status, Some(report)))
+    }
+
+    pub(super) fn end_leftovers(&self) {}
+
+    fn signal(&self, signal: i32) {
+        if let Some(pid) = self.command.id().and_then(|pid| i32::try_from(pid).ok()) {
+            sys::kill(pid, signal);
+        }
+    }
+}

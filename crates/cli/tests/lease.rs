@@ -1,0 +1,171 @@
+//! `tenure lease`, `tenure timings` and `tenure bench`.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::process::Stdio;
+
+use common::*;
+use serde_json::Value;
+
+fn json(dir: &Dir, command: &[&str], options: &[&str]) -> Value {
+    let output = tenure()
+        .args(command)
+        .args(["--lease", &dir.url()])
+        .args(options)
+        .arg("--json")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let trouble = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{trouble}");
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}{trouble}"))
+}
+
+fn lease(dir: &Dir, command: &str, options: &[&str]) -> Value {
+    json(dir, &["lease", command, "--name", "job"], options)
+}
+
+#[test]
+fn show_tells_who_holds_it() {
+    let dir = Dir::new("show");
+    assert_eq!(lease(&dir, "show", &[])["state"], "absent");
+    let options = ["--owner", "me", "--ttl", "20s"];
+    let mut run = Process::start(&mut tenure_run(&dir, &options, &format!("{PROBE} sleep 60")));
+    line(&dir, "log", "start", SOON);
+    let held = lease(&dir, "show", &[]);
+    assert_eq!(held["state"], "held");
+    assert_eq!(held["owner"], "me");
+    assert_eq!(held["token"]["term"], terms(&dir)[0]);
+    assert_eq!(held["ttl_ms"], 20_000);
+    assert_eq!(held["promise"], "safe");
+    run.signal(libc::SIGTERM);
+    run.end(SOON);
+    let released = lease(&dir, "show", &[]);
+    assert_eq!(released["state"], "released");
+    assert_eq!(released["token"], held["token"]);
+    let output =
+        tenure().args(["lease", "show", "--lease", &dir.url(), "--name", "job"]).output().unwrap();
+    assert!(String::from_utf8(output.stdout).unwrap().contains("free: it was released"));
+}
+
+#[test]
+fn watch_prints_each_change() {
+    let dir = Dir::new("watch");
+    let out = std::fs::File::create(dir.join("watched")).unwrap();
+    let mut watch = tenure();
+    watch.args(["lease", "watch", "--json", "--lease", &dir.url(), "--name", "job"]).stdout(out);
+    let _watch = Process::start(watch.stderr(Stdio::inherit()));
+    let states = |count: usize| {
+        until("a change", SOON, || {
+            let lines = dir.lines("watched");
+            (lines.len() >= count).then(|| {
+                lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect()
+            })
+        })
+    };
+    let _: Vec<Value> = states(1);
+    let mut run = Process::start(&mut tenure_run(&dir, &["--ttl", "1s"], "sleep 1.5"));
+    assert_eq!(code(run.end(SOON)), 0);
+    let seen = states(3);
+    let seen: Vec<&str> = seen.iter().map(|view| view["state"].as_str().unwrap()).collect();
+    assert_eq!(seen, ["absent", "held", "released"], "renewals are no changes");
+}
+
+#[test]
+fn release_frees_it_at_once() {
+    let dir = Dir::new("release");
+    assert_eq!(lease(&dir, "release", &[])["change"], "none");
+    // Its owner, stopped, cannot object; nor could one that is dead.
+    let job = format!("{PROBE} exec sleep 60");
+    let run = Process::start(&mut tenure_run(&dir, &["--ttl", "60s"], &job));
+    line(&dir, "log", "start", SOON);
+    run.signal(libc::SIGSTOP);
+    let released = lease(&dir, "release", &[]);
+    assert_eq!(released["change"], "released");
+    assert_eq!(lease(&dir, "show", &[])["state"], "released");
+}
+
+#[test]
+fn a_broken_lease_is_free_when_its_ttl_is_over() {
+    let dir = Dir::new("break");
+    let job = format!("{PROBE} trap 'echo end >>log; exit' TERM; while :; do sleep 0.02; done");
+    let mut run = Process::start(&mut tenure_run(&dir, &["--ttl", "2s", "--no-wait"], &job));
+    line(&dir, "log", "start", SOON);
+    let unasked =
+        tenure().args(["lease", "break", "--lease", &dir.url(), "--name", "job"]).output().unwrap();
+    assert_eq!(code(unasked.status), 64, "nobody confirmed it");
+    let broken = lease(&dir, "break", &["--yes"]);
+    assert_eq!(broken["change"], "broken");
+    assert_eq!(broken["free_in_ms"], 2_000);
+    let shown = lease(&dir, "show", &[]);
+    assert!(shown["owner"].as_str().unwrap().starts_with("operator "), "{shown}");
+    assert!(shown["token"]["term"].as_u64() > Some(terms(&dir)[0]));
+    // The holder learns it, stops, and finds that it cannot have it back yet.
+    assert_eq!(code(run.end(SOON)), 75);
+    line(&dir, "log", "end", SOON);
+    let mut next = Process::start(&mut tenure_run(&dir, &[], &format!("{PROBE} true")));
+    assert_eq!(code(next.end(SOON)), 0);
+    check_log(&dir);
+}
+
+#[test]
+fn broken_now_it_is_free_at_once() {
+    let dir = Dir::new("break-now");
+    let run =
+        Process::start(&mut tenure_run(&dir, &["--ttl", "60s"], "echo start >>log; sleep 60"));
+    line(&dir, "log", "start", SOON);
+    run.signal(libc::SIGSTOP);
+    assert_eq!(lease(&dir, "break", &["--yes", "--now"])["free_in_ms"], 0);
+    let mut next = Process::start(&mut tenure_run(&dir, &["--no-wait"], "true"));
+    assert_eq!(code(next.end(SOON)), 0);
+}
+
+#[test]
+fn raise_lifts_the_terms() {
+    let dir = Dir::new("raise");
+    let mut run = Process::start(&mut tenure_run(&dir, &[], &format!("{PROBE} true")));
+    run.end(SOON);
+    let far = terms(&dir)[0] + 1_000_000_000;
+    let raised = lease(&dir, "raise", &["--above", &far.to_string()]);
+    assert!(raised["token"]["term"].as_u64() > Some(far), "{raised}");
+    let mut run = Process::start(&mut tenure_run(&dir, &[], &format!("{PROBE} true")));
+    run.end(SOON);
+    assert!(terms(&dir)[1] > far);
+    check_log(&dir);
+}
+
+#[test]
+fn timings_add_up() {
+    let output = tenure().args(["timings", "--ttl", "15s", "--json"]).output().unwrap();
+    let timings: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(timings["sum_ms"], 13_250);
+    assert_eq!(timings["held_for_ms"], 10_500);
+    assert_eq!(timings["kill_after_ms"], 13_500);
+    let output = tenure().args(["timings"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("5s + 3.75s + 3s + 1.5s = 13.25s < 15s"), "{text}");
+}
+
+#[test]
+fn the_bench_measures() {
+    let dir = Dir::new("bench");
+    let options = ["--budget", "300ms", "--ttl", "1s", "--leases", "50"];
+    let figures = json(&dir, &["bench", "lease"], &options);
+    for figure in [
+        "is_held_ns",
+        "acquire_us_p50",
+        "acquire_us_p99",
+        "renew_us_p50",
+        "renew_us_p99",
+        "handover_ms_p50",
+        "handover_ms_p99",
+        "store_round_trip_us_p50",
+        "renewals_per_s_for_10k_leases",
+    ] {
+        assert!(figures[figure].as_f64() > Some(0.0), "{figure}: {figures}");
+    }
+    assert_eq!(figures["attached_leases"], 50);
+    // One write per renewal interval, a third of a second here, however many leases there are.
+    assert!(figures["renewals_per_s_for_10k_leases"].as_f64() < Some(6.0), "{figures}");
+}

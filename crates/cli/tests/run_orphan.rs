@@ -1,0 +1,117 @@
+//! `tenure run` when `tenure` itself is killed or stopped.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use common::*;
+
+fn rounds() -> usize {
+    std::env::var("TENURE_ROUNDS").map_or(10, |rounds| rounds.parse().unwrap())
+}
+
+/// A job with a stubborn grandchild in a session of its own.
+fn job() -> String {
+    format!(
+        "{PROBE} trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 0.05; done' & \
+         while :; do sleep 0.05; done"
+    )
+}
+
+/// Waits until the nth tenure has begun.
+fn begun(dir: &Dir, count: usize) {
+    until(&format!("tenure {count}"), SOON, || (terms(dir).len() >= count).then_some(()));
+}
+
+/// Takes a holder out, again and again, while another waits.
+fn rounds_of(name: &str, options: &[&str], mut take_out: impl FnMut(&mut Process)) {
+    let dir = Dir::new(name);
+    let mut holder = Process::start(&mut tenure_run(&dir, options, &job()));
+    begun(&dir, 1);
+    for round in 1..=rounds() {
+        let next = Process::start(&mut tenure_run(&dir, options, &job()));
+        // Some rounds before the other one waits, some after.
+        if round % 2 == 0 {
+            until("it to wait", SOON, || (threads(next.pid()) > 1).then_some(()));
+        }
+        take_out(&mut holder);
+        begun(&dir, round + 1);
+        holder = next;
+    }
+    holder.signal(libc::SIGTERM);
+    holder.end(SOON);
+    check_log(&dir);
+}
+
+fn threads(pid: i32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
+}
+
+const QUICK: [&str; 4] = ["--ttl", "5s", "--stop-budget", "200ms"];
+const SHORT: [&str; 4] = ["--ttl", "1s", "--stop-budget", "200ms"];
+
+#[test]
+fn killed_nothing_of_the_command_is_left_when_another_starts() {
+    rounds_of("kill", &QUICK, |holder| holder.signal(libc::SIGKILL));
+}
+
+#[test]
+fn the_guardian_killed_nothing_of_the_command_is_left_when_another_starts() {
+    rounds_of("kill-guardian", &QUICK, |holder| {
+        kill(holder.child(), libc::SIGKILL);
+        assert_eq!(code(holder.end(SOON)), 137);
+    });
+}
+
+#[test]
+fn the_guardian_told_to_stop_the_lease_is_given_back() {
+    rounds_of("term-guardian", &QUICK, |holder| {
+        kill(holder.child(), libc::SIGTERM);
+        assert_eq!(code(holder.end(SOON)), 143);
+    });
+}
+
+#[test]
+fn stopped_the_command_ends_before_another_starts() {
+    rounds_of("stop", &SHORT, |holder| holder.signal(libc::SIGSTOP));
+}
+
+#[test]
+fn the_guardian_stopped_the_command_ends_before_another_starts() {
+    rounds_of("stop-guardian", &SHORT, |holder| {
+        kill(holder.child(), libc::SIGSTOP);
+    });
+}
+
+#[test]
+fn all_stopped_the_command_ends_before_another_starts() {
+    let dir = Dir::new("stop-all");
+    let job = format!("{PROBE} exec sleep 60");
+    let holder = Process::start(&mut tenure_run(&dir, &SHORT, &job));
+    begun(&dir, 1);
+    let _next = Process::start(&mut tenure_run(&dir, &SHORT, &job));
+    let guardian = holder.child();
+    let command = only_child(guardian);
+    for pid in [holder.pid(), guardian, command] {
+        kill(pid, libc::SIGSTOP);
+    }
+    begun(&dir, 2);
+    assert!(!is_alive(command));
+    check_log(&dir);
+}
+
+#[test]
+fn stopped_and_continued_in_time_it_contends_again() {
+    let dir = Dir::new("stop-continue");
+    let options = ["--ttl", "6s", "--stop-budget", "1500ms"];
+    let job = format!("{PROBE} trap 'echo end >>log; exit' TERM; while :; do sleep 0.02; done");
+    let mut run = Process::start(&mut tenure_run(&dir, &options, &job));
+    begun(&dir, 1);
+    run.signal(libc::SIGSTOP);
+    // The guardian needs no help to stop the command.
+    line(&dir, "log", "end", SOON);
+    run.signal(libc::SIGCONT);
+    begun(&dir, 2);
+    run.signal(libc::SIGTERM);
+    assert_eq!(code(run.end(SOON)), 143);
+    check_log(&dir);
+}

@@ -1,0 +1,155 @@
+//! Wrong arguments and stores that cannot be used: one line, and a documented code.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::process::Command;
+
+use common::*;
+
+/// Runs it, and returns its exit code and the only line that it wrote to stderr.
+fn refused(arguments: &[&str]) -> (i32, String) {
+    let output = tenure().args(arguments).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text.lines().count(), 1, "{arguments:?}: {text}");
+    (code(output.status), text)
+}
+
+#[test]
+fn wrong_arguments_say_what_would_be_right() {
+    let run = ["run", "--lease", "memory:", "--name", "job"];
+    for (arguments, right) in [
+        (&["--", "true"][..], "\"file:./leases\""),
+        (&["--ttl", "15", "--", "true"], "\"15s\""),
+        (&["--ttl", "1s", "--stop-budget", "900ms", "--", "true"], "lengthen the ttl"),
+        (&["--stop-budget", "0s", "--", "true"], "at least"),
+        (&["--log-level", "a=b=c", "--", "true"], "\"warn\""),
+        (&[], "<CMD>"),
+    ] {
+        let lease = if right == "\"file:./leases\"" { "nonsense" } else { "memory:" };
+        let arguments = [&run[..2], &[lease], &run[3..], arguments].concat();
+        let (code, text) = refused(&arguments);
+        assert_eq!(code, 64, "{text}");
+        assert!(text.contains(right), "{text}");
+    }
+    let (code, text) = refused(&["run", "--lease", "memory:", "--name", "My Job", "--", "true"]);
+    assert!(code == 64 && text.contains("\"nightly-report\""), "{text}");
+    let (code, text) = refused(&["leese"]);
+    assert!(code == 64 && text.contains("'lease'"), "{text}");
+    let (code, text) = refused(&["timings", "--ttl", "1s", "--margin", "1s"]);
+    assert!(code == 64 && text.contains("margin 1s"), "{text}");
+}
+
+#[test]
+fn no_secret_is_printed() {
+    let url = "postgres://user:hunter2@host/db";
+    let (code, text) = refused(&["run", "--lease", url, "--name", "job", "--", "true"]);
+    assert!(code == 64 && !text.contains("hunter2"), "{text}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_said_so() {
+    let dir = Dir::new("unusable");
+    std::fs::write(dir.join("a-file"), "").unwrap();
+    let url = format!("file:{}", dir.join("a-file").display());
+    for arguments in [
+        &["run", "--lease", &url, "--name", "job", "--", "true"][..],
+        &["lease", "show", "--lease", &url, "--name", "job"],
+    ] {
+        let (code, text) = refused(arguments);
+        assert!(code == 69 && text.contains("a-file"), "{text}");
+    }
+}
+
+/// A file system of its own; the test is skipped without the right to mount one.
+struct Mount(std::path::PathBuf);
+
+impl Mount {
+    fn new(dir: &Dir, options: &str) -> Option<Self> {
+        let path = dir.join("mounted");
+        std::fs::create_dir_all(&path).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&path);
+        if !mount.output().is_ok_and(|output| output.status.success()) {
+            println!("skipped: mounting a file system needs root");
+            return None;
+        }
+        Some(Self(path))
+    }
+
+    fn url(&self) -> String {
+        format!("file:{}", self.0.display())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_read_only_directory_is_said_so() {
+    let dir = Dir::new("read-only");
+    let Some(mount) = Mount::new(&dir, "size=1m") else { return };
+    let remount = Command::new("mount").args(["-o", "remount,ro"]).arg(&mount.0).status();
+    assert!(remount.unwrap().success());
+    let (code, text) = refused(&["run", "--lease", &mount.url(), "--name", "job", "--", "true"]);
+    assert!(code == 69 && text.to_lowercase().contains("read-only"), "{text}");
+}
+
+#[test]
+fn a_full_disk_is_said_so() {
+    let dir = Dir::new("full");
+    let Some(mount) = Mount::new(&dir, "size=1m") else { return };
+    fill(&mount.0.join("ballast"));
+    let (code, text) = refused(&["run", "--lease", &mount.url(), "--name", "job", "--", "true"]);
+    assert!(code == 69 && text.to_lowercase().contains("space"), "{text}");
+}
+
+#[test]
+fn a_disk_that_fills_while_the_lease_is_held_makes_no_second_holder() {
+    let dir = Dir::new("fills");
+    let Some(mount) = Mount::new(&dir, "size=1m") else { return };
+    let options = ["run", "--lease", &mount.url(), "--name", "job", "--ttl", "1s"];
+    let job = format!("{PROBE} exec sleep 60");
+    let start = || {
+        let mut command = tenure();
+        command.current_dir(dir.path()).args(options).args(["--", "sh", "-c", &job]);
+        Process::start(&mut command)
+    };
+    let mut runs = [start(), start()];
+    line(&dir, "log", "start", SOON);
+    let ballast = mount.0.join("ballast");
+    fill(&ballast);
+    // Whoever holds it cannot renew, and no one can take it over; or the store does without space.
+    until("three ttls", SOON, {
+        let mut looks = 0;
+        move || {
+            looks += 1;
+            (looks > 1500).then_some(())
+        }
+    });
+    let before = terms(&dir).len();
+    std::fs::remove_file(ballast).unwrap();
+    for run in &mut runs {
+        assert!(run.is_running(), "it must come through a full disk");
+    }
+    // With space again, the lease can be handed over.
+    let holder = runs.iter().position(|run| !children(run.pid()).is_empty());
+    if let Some(holder) = holder {
+        runs[holder].signal(libc::SIGTERM);
+        runs[holder].end(SOON);
+    }
+    until("the next tenure", SOON, || (terms(&dir).len() > before).then_some(()));
+    check_log(&dir);
+}
+
+fn fill(path: &std::path::Path) {
+    let status = Command::new("dd")
+        .args(["if=/dev/zero", "bs=1k", "status=none"])
+        .arg(format!("of={}", path.display()))
+        .stderr(std::process::Stdio::null())
+        .status();
+    assert!(!status.unwrap().success(), "the disk is not full");
+}

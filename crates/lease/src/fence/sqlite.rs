@@ -1,0 +1,151 @@
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+
+use super::FenceError;
+use crate::{Tenure, Token};
+
+/// A fence in a SQLite database, over whatever else is in it.
+///
+/// SQLite has one writer at a time, and a transaction that is begun `IMMEDIATE` is that writer from
+/// its first statement on: nobody can raise the fence between the check and the commit.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use tenure_lease::fence::SqliteFence;
+/// # let store = tenure_lease::Store::new(tenure_lease::MemoryStore::new());
+/// # let mut db = rusqlite::Connection::open_in_memory()?;
+/// # db.execute_batch("CREATE TABLE done (day TEXT)")?;
+/// let tenure = store.lease("nightly-report").acquire().await?;
+/// let fence = SqliteFence::raise(&tenure, &mut db, "reports")?; // before the first read
+/// let work = fence.begin(&mut db)?; // refused once a newer tenure has raised it
+/// work.execute("INSERT INTO done VALUES ('monday')", [])?;
+/// work.commit()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct SqliteFence {
+    resource: String,
+    token: Token,
+}
+
+impl SqliteFence {
+    /// Opens a resource for a tenure, by raising its fence. Do this before the first read.
+    ///
+    /// If the fence is already above the token although the lease is held, the lease's store has
+    /// lost history (a restored backup): the tenure is given up with
+    /// [`Loss::TokenRegressed`](crate::Loss::TokenRegressed).
+    pub fn raise(
+        tenure: &Tenure,
+        connection: &mut Connection,
+        resource: &str,
+    ) -> Result<Self, FenceError> {
+        match Self::raise_token(tenure.token(), connection, resource) {
+            Err(FenceError::Refused { held, fence, resource }) => {
+                Err(if tenure.report_fence(fence) {
+                    let lease = tenure.name().to_string();
+                    FenceError::TokenRegressed { lease, held, fence, resource }
+                } else {
+                    FenceError::Refused { held, fence, resource }
+                })
+            }
+            result => result,
+        }
+    }
+
+    /// As [`SqliteFence::raise`], for a token that came another way: `TENURE_TOKEN` in the
+    /// environment of a command, or the token of a shard.
+    pub fn raise_token(
+        token: Token,
+        connection: &mut Connection,
+        resource: &str,
+    ) -> Result<Self, FenceError> {
+        connection.execute_batch(TABLE)?;
+        let fence = Self { resource: resource.to_owned(), token };
+        let transaction = fence.begin(connection)?;
+        transaction.execute(RAISE, params![resource, token.term, token.step])?;
+        transaction.commit()?;
+        Ok(fence)
+    }
+
+    /// Begins a transaction in which nothing can get past the fence: it is refused if a newer
+    /// tenure has raised it, and no newer one can raise it before this ends.
+    pub fn begin<'a>(&self, connection: &'a mut Connection) -> Result<Transaction<'a>, FenceError> {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let fence = transaction
+            .query_row(READ, params![self.resource], |row| Ok(Token::new(row.get(0)?, row.get(1)?)))
+            .optional()?;
+        match fence {
+            Some(fence) if fence > self.token => Err(FenceError::Refused {
+                held: self.token,
+                fence,
+                resource: self.resource.clone(),
+            }),
+            _ => Ok(transaction),
+        }
+    }
+
+    /// The token that it was raised to.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+}
+
+const TABLE: &str = "CREATE TABLE IF NOT EXISTS tenure_fences (
+    resource TEXT PRIMARY KEY, term INTEGER NOT NULL, step INTEGER NOT NULL) WITHOUT ROWID";
+const READ: &str = "SELECT term, step FROM tenure_fences WHERE resource = ?1";
+const RAISE: &str = "INSERT INTO tenure_fences VALUES (?1, ?2, ?3)
+    ON CONFLICT (resource) DO UPDATE SET term = excluded.term, step = excluded.step";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Loss, MemoryStore, Store};
+
+    fn database() -> Connection {
+        let database = Connection::open_in_memory().unwrap();
+        database.execute_batch("CREATE TABLE ledger (line TEXT)").unwrap();
+        database
+    }
+
+    fn raise(term: u64, step: u64, database: &mut Connection) -> Result<SqliteFence, FenceError> {
+        SqliteFence::raise_token(Token::new(term, step), database, "ledger")
+    }
+
+    #[test]
+    fn a_lower_token_is_refused_and_writes_nothing() {
+        let mut database = database();
+        let old = raise(7, 0, &mut database).unwrap();
+        old.begin(&mut database).unwrap().commit().unwrap();
+        let new = raise(8, 0, &mut database).unwrap();
+        assert!(matches!(old.begin(&mut database), Err(FenceError::Refused { .. })));
+        assert!(matches!(raise(7, 9, &mut database), Err(FenceError::Refused { .. })));
+        let work = new.begin(&mut database).unwrap();
+        work.execute("INSERT INTO ledger VALUES ('x')", []).unwrap();
+        work.commit().unwrap();
+    }
+
+    #[test]
+    fn the_whole_token_counts() {
+        let mut database = database();
+        let old = raise(7, 1, &mut database).unwrap();
+        raise(7, 2, &mut database).unwrap();
+        assert!(matches!(old.begin(&mut database), Err(FenceError::Refused { .. })));
+    }
+
+    #[test]
+    fn resources_are_apart() {
+        let mut database = database();
+        raise(8, 0, &mut database).unwrap();
+        SqliteFence::raise_token(Token::new(7, 0), &mut database, "other").unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_fence_above_a_held_lease_means_lost_history() {
+        let mut database = database();
+        raise(u64::MAX >> 1, 0, &mut database).unwrap();
+        let tenure = Store::new(MemoryStore::new()).lease("a").acquire().await.unwrap();
+        let error = SqliteFence::raise(&tenure, &mut database, "ledger").unwrap_err();
+        assert!(matches!(error, FenceError::TokenRegressed { .. }), "{error}");
+        assert!(matches!(tenure.lost().await, Loss::TokenRegressed { .. }));
+        assert!(!tenure.is_held());
+    }
+}

@@ -1,0 +1,29 @@
+//! Exactly one of something across many machines.
+//!
+//! ```no_run
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = tenure::store("file:./leases").await?;
+//! store
+//!     .lease("nightly-report")
+//!     .run(async |tenure| {
+//!         while tenure.is_held() {
+//!             // one batch of the work that only one of us may do
+//! #           break;
+//!         }
+//!         Ok::<_, tenure::LeaseError>(())
+//!     })
+//!     .await?;
+//! # Ok(()) }
+//! ```
+
+pub use tenure_lease::*;
+
+/// Opens a store from its URL: `file:DIR` for all processes of one machine, `memory:` for this one.
+pub async fn store(url: &str) -> Result<Store, OpenError> {
+    tenure_lease::open(url).await
+}
+
+/// The README's example is compiled with the documentation tests.
+#[cfg(all(doctest, feature = "sqlite"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,0 +1,189 @@
+use std::collections::VecDeque;
+
+use tenure_lease::backend::{Answer, Request};
+use tenure_lease::keeper::{AttachId, Event, Keeper, Session, SessionEvent, SessionFlight, Wish};
+use tenure_lease::{LeaseName, Loss, Moment, Nonce, Owner, Settings, Token};
+
+use super::clock::Clock;
+
+/// A simulated process: its clock, its keeper and what it does.
+pub(super) struct Process {
+    pub(super) owner: Owner,
+    pub(super) clock: Clock,
+    pub(super) agent: Agent,
+    pub(super) halted: bool,
+    pub(super) halted_until: Moment,
+    /// What arrived while it stood still.
+    pub(super) inbox: VecDeque<Arrival>,
+    /// The work under way, and when it must have ended by its own clock.
+    pub(super) active: Option<Token>,
+    /// Counts its wake-ups, so that an outdated one does nothing.
+    pub(super) wakes: u64,
+    /// Counts its lives, so that what was sent by a former one is not answered.
+    pub(super) life: u64,
+    /// Its runtime does not answer liveness calls for now.
+    pub(super) unresponsive: bool,
+}
+
+/// What the world brings to a process.
+#[allow(clippy::large_enum_variant)] // Most of them are answers.
+pub(super) enum Arrival {
+    Answer(Flight, Answer),
+    Pong,
+    Changed(LeaseName),
+    WorkEnds(Token),
+}
+
+/// The number of a request, whatever sent it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Flight {
+    Keeper(u64),
+    Session(SessionFlight),
+}
+
+/// What happened to the lease that the process wants.
+pub(super) enum Happened {
+    Won(Token),
+    Lost(Loss),
+    Ping,
+    /// The tenure is over, and a new one may begin.
+    Done,
+}
+
+pub(super) enum Agent {
+    Lease(Box<Keeper>),
+    Session { session: Box<Session>, lease: LeaseName, attached: Option<AttachId>, over: bool },
+}
+
+impl Agent {
+    pub(super) fn new(
+        lease: LeaseName,
+        owner: Owner,
+        session: Option<LeaseName>,
+        settings: &Settings,
+        seed: u64,
+        now: Moment,
+    ) -> Self {
+        match session {
+            None => {
+                let wish = Wish::new(lease, owner);
+                Self::Lease(Box::new(Keeper::new(wish, settings.clone(), seed, now)))
+            }
+            Some(name) => {
+                let wish = Wish::new(name, owner);
+                let session = Box::new(Session::new(wish, settings.clone(), seed, now));
+                Self::Session { session, lease, attached: None, over: false }
+            }
+        }
+    }
+
+    pub(super) fn poll(&mut self, now: Moment, fresh: Nonce) -> Option<(Flight, Request)> {
+        match self {
+            Self::Lease(keeper) => {
+                let (flight, request) = keeper.poll(now, fresh)?;
+                Some((Flight::Keeper(flight), request))
+            }
+            Self::Session { session, .. } => {
+                let (flight, request) = session.poll(now, fresh)?;
+                Some((Flight::Session(flight), request))
+            }
+        }
+    }
+
+    pub(super) fn arrive(&mut self, now: Moment, arrival: Arrival) {
+        match (self, arrival) {
+            (Self::Lease(keeper), Arrival::Answer(Flight::Keeper(flight), answer)) => {
+                keeper.answer(now, flight, answer);
+            }
+            (Self::Session { session, .. }, Arrival::Answer(Flight::Session(flight), answer)) => {
+                session.answer(now, flight, answer);
+            }
+            (Self::Lease(keeper), Arrival::Pong) => keeper.pong(now),
+            (Self::Session { session, .. }, Arrival::Pong) => session.pong(now),
+            (Self::Lease(keeper), Arrival::Changed(_)) => keeper.woken(now),
+            (Self::Session { session, .. }, Arrival::Changed(name)) => session.woken(now, &name),
+            (_, Arrival::WorkEnds(_) | Arrival::Answer(..)) => {}
+        }
+    }
+
+    /// The guarded work has ended, or is not wanted any more.
+    pub(super) fn work_ended(&mut self, now: Moment) {
+        match self {
+            Self::Lease(keeper) => keeper.ended(now),
+            Self::Session { session, attached, over, .. } => {
+                if let Some(id) = attached.take() {
+                    session.detach(now, id);
+                }
+                // Half of the time the whole session would go on; here a tenure takes it along
+                // only when it was lost.
+                if *over {
+                    session.ended(now);
+                }
+            }
+        }
+    }
+
+    pub(super) fn next_event(&mut self, now: Moment) -> Option<Happened> {
+        match self {
+            Self::Lease(keeper) => loop {
+                match keeper.next_event()? {
+                    Event::Won { token, .. } => return Some(Happened::Won(token)),
+                    Event::Lost(loss) => return Some(Happened::Lost(loss)),
+                    Event::Ping => return Some(Happened::Ping),
+                    Event::Done => return Some(Happened::Done),
+                    Event::Renewed(_) | Event::NoteWritten(_) | Event::Unexpected(_) => {}
+                }
+            },
+            Self::Session { session, lease, attached, over } => loop {
+                match session.next_event()? {
+                    SessionEvent::Session(Event::Won { .. }) => {
+                        *attached = session.attach(now, lease.clone(), None);
+                    }
+                    SessionEvent::Session(Event::Lost(loss)) => {
+                        *over = true;
+                        return Some(Happened::Lost(loss));
+                    }
+                    SessionEvent::Session(Event::Ping) => return Some(Happened::Ping),
+                    SessionEvent::Session(Event::Done) => return Some(Happened::Done),
+                    SessionEvent::Attached(id, event) if *attached == Some(id) => match event {
+                        Event::Won { token, .. } => return Some(Happened::Won(token)),
+                        Event::Lost(loss) => return Some(Happened::Lost(loss)),
+                        _ => {}
+                    },
+                    SessionEvent::Session(_) | SessionEvent::Attached(..) => {}
+                }
+            },
+        }
+    }
+
+    pub(super) fn next_at(&self) -> Moment {
+        match self {
+            Self::Lease(keeper) => keeper.next_at(),
+            Self::Session { session, .. } => session.next_at(),
+        }
+    }
+
+    /// Asks for the lease again, if the session lives on without it.
+    pub(super) fn want_again(&mut self, now: Moment) {
+        if let Self::Session { session, lease, attached, over: false } = self
+            && attached.is_none()
+        {
+            *attached = session.attach(now, lease.clone(), None);
+        }
+    }
+
+    /// The token of the tenure that it holds or knows another to hold.
+    pub(super) fn sees(&self) -> Option<Token> {
+        match self {
+            Self::Lease(keeper) => keeper.sees(),
+            Self::Session { session, attached, .. } => session.sees((*attached)?),
+        }
+    }
+
+    pub(super) fn watched(&self) -> Vec<LeaseName> {
+        match self {
+            Self::Lease(keeper) => keeper.watched(),
+            Self::Session { session, .. } => session.watched(),
+        }
+    }
+}
