@@ -1,4 +1,4 @@
-//! Leaves one safety rule out at a time: the campaign must notice, and from a recorded seed in CI.
+//! Leaves one safety rule out at a time: the campaign must notice, from scratch.
 
 use tenure_lease::Settings;
 use tenure_lease::settings::Rule;
@@ -6,7 +6,7 @@ use tenure_testkit::sim::leases::{Plan, run};
 
 /// How many seeds a search may take (`TENURE_SEEDS`).
 fn seeds() -> u64 {
-    std::env::var("TENURE_SEEDS").map_or(0, |seeds| seeds.parse().expect("a number of seeds"))
+    std::env::var("TENURE_SEEDS").map_or(500, |seeds| seeds.parse().expect("a number of seeds"))
 }
 
 fn violates(seed: u64, without: Option<Rule>) -> bool {
@@ -15,47 +15,45 @@ fn violates(seed: u64, without: Option<Rule>) -> bool {
     !run(seed, &Plan { settings, ..plan }).violations.is_empty()
 }
 
-/// Found from the recorded seed, which is clean with the rule; and, when `TENURE_SEEDS` asks for a
-/// search, from scratch.
-fn found(rule: Rule, recorded: u64) {
-    assert!(!violates(recorded, None), "seed {recorded} is clean while the rule is obeyed");
-    let from_scratch = (0..seeds()).find(|seed| violates(*seed, Some(rule)));
-    println!("{rule:?}: first found at seed {from_scratch:?}");
-    assert!(seeds() == 0 || from_scratch.is_some(), "{rule:?} not found in {} seeds", seeds());
-    assert!(violates(recorded, Some(rule)), "{rule:?} is not noticed at seed {recorded}");
+/// Found at a seed that is clean while the rule is obeyed.
+fn found(rule: Rule) {
+    let seed = (0..seeds()).find(|seed| violates(*seed, Some(rule)));
+    println!("{rule:?}: first found at seed {seed:?}");
+    let seed = seed.unwrap_or_else(|| panic!("{rule:?} is not noticed in {} seeds", seeds()));
+    assert!(!violates(seed, None), "seed {seed} is clean while the rule is obeyed");
 }
 
 #[test]
 fn a_deadline_without_the_stop_budget() {
-    found(Rule::StopBudget, 34);
+    found(Rule::StopBudget);
 }
 
 #[test]
 fn a_deadline_counted_from_the_answer() {
-    found(Rule::DeadlineFromSend, 7);
+    found(Rule::DeadlineFromSend);
 }
 
 #[test]
 fn a_read_back_by_owner_instead_of_claim() {
-    found(Rule::ReadBackByClaim, 0);
+    found(Rule::ReadBackByClaim);
 }
 
 #[test]
 fn an_attached_lease_taken_without_its_session() {
-    found(Rule::TakeSessionFirst, 1);
+    found(Rule::TakeSessionFirst);
 }
 
 #[test]
 fn a_vanished_record_not_waited_out() {
-    found(Rule::WaitVanished, 0);
+    found(Rule::WaitVanished);
 }
 
 #[test]
 fn attached_records_not_proved() {
-    found(Rule::ProveAttached, 3);
+    found(Rule::ProveAttached);
 }
 
 #[test]
 fn a_record_not_observed_for_its_whole_ttl() {
-    found(Rule::ObserveWholeTtl, 4);
+    found(Rule::ObserveWholeTtl);
 }

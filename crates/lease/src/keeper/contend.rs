@@ -16,9 +16,11 @@
 use std::time::Duration;
 
 use super::Random;
-use crate::backend::{Acquire, Acquired, Answer, Expected, Release, Released, Request, StoreError};
+use super::litter::Litter;
+use super::sight::Sight;
+use crate::backend::{Acquire, Acquired, Answer, Expected, Released, Request, StoreError};
 use crate::clock::Moment;
-use crate::record::{Expiry, Nonce, Owner, Record, SessionRef, Token, Version};
+use crate::record::{Nonce, Owner, Record, SessionRef, Token, Version};
 use crate::settings::Rule;
 use crate::{LeaseName, Settings};
 
@@ -75,7 +77,7 @@ pub(super) struct Contender {
     session: Option<SessionSight>,
     strays: Vec<Stray>,
     /// Claims to give back: to be released until the store has answered.
-    litter: Vec<Litter>,
+    litter: Litter,
     next_at: Moment,
     failures: u32,
     flight: Option<Flight>,
@@ -85,22 +87,6 @@ pub(super) struct Contender {
     lost_once: bool,
     /// Contends no more: what comes in late is given back.
     over: bool,
-}
-
-/// What is known of a record.
-#[allow(clippy::large_enum_variant)] // There are two of them in a contender.
-enum Sight {
-    Nothing,
-    /// `since`: it has this version since then at the latest; `read`: when it was last read.
-    Seen {
-        record: Record,
-        since: Moment,
-        read: Moment,
-    },
-    Vanished {
-        since: Moment,
-        wait: Duration,
-    },
 }
 
 /// What is known of the session that the record in sight is attached to.
@@ -114,14 +100,6 @@ struct SessionSight {
 struct Stray {
     claim: Nonce,
     sent: Moment,
-}
-
-struct Litter {
-    name: LeaseName,
-    claim: Nonce,
-    known: Vec<Nonce>,
-    retry_at: Moment,
-    drop_at: Moment,
 }
 
 struct Flight {
@@ -146,7 +124,7 @@ impl Contender {
             sight: Sight::Nothing,
             session: None,
             strays: Vec::new(),
-            litter: Vec::new(),
+            litter: Litter::default(),
             next_at: now,
             failures: 0,
             flight: None,
@@ -177,15 +155,9 @@ impl Contender {
         if self.flight.is_some() {
             return None;
         }
-        self.litter.retain(|litter| now < litter.drop_at);
-        let litter = self.litter.iter().find(|litter| litter.retry_at <= now)?;
-        let claim = litter.claim;
-        let request = Request::Release(Release {
-            name: litter.name.clone(),
-            claim,
-            known: litter.known.clone(),
-        });
-        Some(self.send(now, FlightKind::Release { claim }, request))
+        let release = self.litter.due(now)?;
+        let kind = FlightKind::Release { claim: release.claim };
+        Some(self.send(now, kind, Request::Release(release)))
     }
 
     fn send(&mut self, now: Moment, kind: FlightKind, request: Request) -> (u64, Request) {
@@ -195,19 +167,12 @@ impl Contender {
     }
 
     fn attempt(&self, now: Moment, claim: Nonce) -> (FlightKind, Request) {
-        let (create, takeover) = match &self.sight {
-            Sight::Nothing => (true, None),
-            Sight::Seen { record, since, .. } if record.session().is_some() => {
-                let free = self.session.as_ref().is_some_and(|session| session.over)
-                    || !self.settings.obeys(Rule::TakeSessionFirst)
-                        && now.since(*since) >= record.ttl;
-                (false, free.then(|| record.version.clone()))
-            }
-            Sight::Seen { record, since, .. } => {
-                (false, self.watched_out(record, *since, now).then(|| record.version.clone()))
-            }
-            Sight::Vanished { since, wait } => (now.since(*since) >= *wait, None),
+        let create = matches!(self.sight, Sight::Nothing) || self.sight.waited_out(now).is_some();
+        let free = match self.sight.record().filter(|record| record.session().is_some()) {
+            Some(attached) => Some(attached).filter(|_| self.session_is_over(now)),
+            None => self.sight.watched_out(now, &self.settings),
         };
+        let takeover = free.map(|record| record.version.clone());
         let request = Acquire {
             name: self.wish.name.clone(),
             claim,
@@ -224,15 +189,11 @@ impl Contender {
         (FlightKind::Acquire { claim }, Request::Acquire(request))
     }
 
-    /// Whether a held record has stood still for its own ttl.
-    fn watched_out(&self, record: &Record, since: Moment, now: Moment) -> bool {
-        record.holder.is_some()
-            && record.expiry == Expiry::ByObservation
-            && now.since(since) >= self.observe_for(record)
-    }
-
-    fn observe_for(&self, record: &Record) -> Duration {
-        if self.settings.obeys(Rule::ObserveWholeTtl) { record.ttl } else { record.ttl / 2 }
+    fn session_is_over(&self, now: Moment) -> bool {
+        if !self.settings.obeys(Rule::TakeSessionFirst) {
+            return self.sight.watched_out(now, &self.settings).is_some();
+        }
+        self.session.as_ref().is_some_and(|session| session.over)
     }
 
     /// The next step towards ending the session that stands in the way, if one does.
@@ -258,22 +219,19 @@ impl Contender {
             };
             Some((FlightKind::TakeSession { claim }, Request::Acquire(request)))
         };
-        match &session.sight {
-            Sight::Seen { record, since, .. } if self.watched_out(record, *since, now) => {
-                take(false, Some(record.version.clone()), record.ttl)
-            }
-            Sight::Seen { record, read, .. } if store_expired(record, *read, now) => {
-                take(false, None, record.ttl)
-            }
-            Sight::Vanished { since, wait } if now.since(*since) >= *wait => {
-                take(true, None, *wait)
-            }
-            // The lease itself may have changed hands meanwhile.
-            _ => Some((
-                FlightKind::ReadSession,
-                Request::Read(vec![self.wish.name.clone(), session.session.name.clone()]),
-            )),
+        let sight = &session.sight;
+        if let Some(record) = sight.watched_out(now, &self.settings) {
+            return take(false, Some(record.version.clone()), record.ttl);
         }
+        if let Some(record) = sight.store_expired(now) {
+            return take(false, None, record.ttl);
+        }
+        if let Some(wait) = sight.waited_out(now) {
+            return take(true, None, wait.max(self.settings.ttl));
+        }
+        // The lease itself may have changed hands meanwhile.
+        let names = vec![self.wish.name.clone(), session.session.name.clone()];
+        Some((FlightKind::ReadSession, Request::Read(names)))
     }
 
     /// Takes the store's answer to flight `id` in.
@@ -376,7 +334,7 @@ impl Contender {
             return Some(Outcome::Unexpected(record));
         }
         let proof_interval = self.settings.proof_interval;
-        see(&mut self.sight, now, record, self.settings.obeys(Rule::WaitVanished), |record| {
+        self.sight.see(now, record, &self.settings, |record| {
             record.ttl + if record.session().is_some() { proof_interval } else { Duration::ZERO }
         });
         self.follow_session();
@@ -412,10 +370,7 @@ impl Contender {
 
     /// Keeps the session's sight in step with the record's.
     fn follow_session(&mut self) {
-        let attached_to = match &self.sight {
-            Sight::Seen { record, .. } => record.session().cloned(),
-            _ => None,
-        };
+        let attached_to = self.sight.record().and_then(Record::session).cloned();
         if self.session.as_ref().map(|session| &session.session) != attached_to.as_ref() {
             self.session = attached_to.map(|session| SessionSight {
                 session,
@@ -426,8 +381,6 @@ impl Contender {
     }
 
     fn session_read(&mut self, now: Moment, record: Option<Record>) {
-        let wait_vanished = self.settings.obeys(Rule::WaitVanished);
-        let ttl = self.settings.ttl;
         let Some(session) = &mut self.session else { return };
         let over = record.as_ref().is_some_and(|record| {
             record.token.term > session.session.term
@@ -440,14 +393,11 @@ impl Contender {
         }
         // The attached record names it, so it was there: absent means vanished, also at first sight.
         if record.is_none() && matches!(session.sight, Sight::Nothing) {
-            let wait = match &self.sight {
-                Sight::Seen { record, .. } => record.ttl.max(ttl),
-                _ => ttl,
-            };
-            let wait = if wait_vanished { wait } else { Duration::ZERO };
-            session.sight = Sight::Vanished { since: now, wait };
+            let attached_for = self.sight.record().map_or(Duration::ZERO, |record| record.ttl);
+            let wait = attached_for.max(self.settings.ttl);
+            session.sight = Sight::vanished(now, wait, &self.settings);
         } else {
-            see(&mut session.sight, now, record, wait_vanished, |record| record.ttl);
+            session.sight.see(now, record, &self.settings, |record| record.ttl);
         }
         self.schedule(now);
     }
@@ -474,21 +424,17 @@ impl Contender {
 
     /// Gives a claim back: released until the store has answered.
     pub(super) fn litter(&mut self, now: Moment, name: LeaseName, claim: Nonce, known: Vec<Nonce>) {
-        // After that long the store, or whoever watches the record, has ended it anyway.
-        let drop_at = now + self.settings.ttl * 4;
-        self.litter.push(Litter { name, claim, known, retry_at: now, drop_at });
+        self.litter.add(now, name, claim, known, self.settings.ttl * 4);
     }
 
     fn given_back(&mut self, now: Moment, claim: Nonce, result: Result<Released, StoreError>) {
         match result {
-            Ok(_) => self.litter.retain(|litter| litter.claim != claim),
+            Ok(_) => self.litter.answered(claim),
             Err(error) => {
                 self.failures += 1;
                 self.trouble = Some(error);
                 let retry_at = now + self.backoff();
-                for litter in self.litter.iter_mut().filter(|litter| litter.claim == claim) {
-                    litter.retry_at = retry_at;
-                }
+                self.litter.retry_at(claim, retry_at);
             }
         }
     }
@@ -506,26 +452,11 @@ impl Contender {
     /// When to look again: at the next poll, or when the record in sight is due.
     fn schedule(&mut self, now: Moment) {
         let poll = now + self.random.around(self.settings.renew_interval);
-        let due = match (&self.session, &self.sight) {
-            (Some(session), _) => self.due(&session.sight, now),
-            (None, sight) => self.due(sight, now),
-        };
+        let sight = self.session.as_ref().map_or(&self.sight, |session| &session.sight);
+        let due = sight.due(now, &self.settings);
         // Never in a tight loop: the loser of a race, or a store that is late with an expiry.
         let earliest = now + self.random.around(RETRY_PAUSE);
         self.next_at = poll.min(due.max(earliest));
-    }
-
-    fn due(&self, sight: &Sight, now: Moment) -> Moment {
-        match sight {
-            Sight::Nothing => now,
-            // It is free, but somebody was faster than we; the loser of a race must not storm.
-            Sight::Seen { record, .. } if record.holder.is_none() => now,
-            Sight::Seen { record, since, read } => match record.expiry {
-                Expiry::ByStore(remaining) => *read + remaining,
-                Expiry::ByObservation => *since + self.observe_for(record),
-            },
-            Sight::Vanished { since, wait } => *since + *wait,
-        }
     }
 
     /// The store says that the lease may be free.
@@ -572,7 +503,7 @@ impl Contender {
         if self.flight.is_some() {
             return Moment::NEVER;
         }
-        self.litter.iter().map(|litter| litter.retry_at).min().unwrap_or(Moment::NEVER)
+        self.litter.next_at()
     }
 
     /// Whether an attempt has been answered with a definite no.
@@ -587,7 +518,7 @@ impl Contender {
         );
         under_way
             || self.strays.iter().any(|stray| stray.claim == claim)
-            || self.litter.iter().any(|litter| litter.claim == claim)
+            || self.litter.contains(claim)
     }
 
     /// The session that the record in sight is attached to.
@@ -597,10 +528,7 @@ impl Contender {
 
     /// The token of the record in sight.
     pub(super) fn sees(&self) -> Option<Token> {
-        match &self.sight {
-            Sight::Seen { record, .. } => Some(record.token),
-            Sight::Nothing | Sight::Vanished { .. } => None,
-        }
+        self.sight.record().map(|record| record.token)
     }
 
     pub(super) fn trouble(&self) -> Option<&StoreError> {
@@ -621,37 +549,6 @@ impl Contender {
     pub(super) fn watched(&self) -> Vec<LeaseName> {
         let session = self.session.iter().map(|session| &session.session.name);
         std::iter::once(&self.wish.name).chain(session).cloned().collect()
-    }
-}
-
-/// Updates what is known of a record by what was read. `now` is when the answer came: the record may
-/// have been renewed until then.
-fn see(
-    sight: &mut Sight,
-    now: Moment,
-    record: Option<Record>,
-    wait_vanished: bool,
-    wait: impl Fn(&Record) -> Duration,
-) {
-    match (record, &mut *sight) {
-        (Some(new), Sight::Seen { record, read, .. }) if new.version == record.version => {
-            *record = new;
-            *read = now;
-        }
-        (Some(record), _) => *sight = Sight::Seen { record, since: now, read: now },
-        (None, Sight::Seen { record, .. }) => {
-            let wait = if wait_vanished { wait(record) } else { Duration::ZERO };
-            *sight = Sight::Vanished { since: now, wait };
-        }
-        (None, Sight::Nothing | Sight::Vanished { .. }) => {}
-    }
-}
-
-/// Whether the store has said that it will have freed the record by now.
-fn store_expired(record: &Record, read: Moment, now: Moment) -> bool {
-    match record.expiry {
-        Expiry::ByStore(remaining) => record.holder.is_some() && now.since(read) >= remaining,
-        Expiry::ByObservation => false,
     }
 }
 

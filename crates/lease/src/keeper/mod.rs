@@ -13,8 +13,10 @@
 //! answer is tried again until the deadline, and its nonce is kept: the record may carry it.
 
 mod contend;
+mod litter;
 mod random;
 mod session;
+mod sight;
 
 use std::collections::VecDeque;
 

@@ -7,7 +7,7 @@ use tenure_lease::backend::{Boxed, Renew, Renewed};
 use tenure_lease::{Loss, Moment, Nonce, Owner};
 
 use super::context::{Checked, Context, failed, skipped, sleep_until, within};
-use super::replies::{brisk, holds};
+use super::replies::{brisk, holds, lost};
 use crate::faults::{Fault, Operation, Outage};
 
 checks![
@@ -50,23 +50,18 @@ async fn a_long_outage_ends_it_before_the_next(cx: Context) -> Checked {
     let sent = faults.counts().sent_at(Operation::Renew);
     let sent = sent.ok_or_else(|| failed("nothing was sent"))?;
     faults.outage(Some(Outage::Hangs));
-    let deadline = tenure.deadline();
-    let latest = sent + cx.held_for(&settings);
-    ensure!(deadline <= latest, "held until {deadline:?}, the send allows {latest:?}");
     let rival = cx.factory.open().await;
     let rival = cx.lease(&rival, &name, "b");
-    let lost = async {
-        let loss = tenure.lost().await;
-        (loss, Moment::now())
-    };
     let won = async {
         let next = rival.acquire().await;
         (next, Moment::now(), tenure.is_held())
     };
     let limit = cx.frees_within() + cx.ttl();
-    let both = async { tokio::join!(lost, won) };
-    let ((loss, lost_at), (next, won_at, overlapped)) = within(limit, "lost and won", both).await?;
-    let next = next?;
+    let both = async { tokio::join!(lost(&cx, &tenure), won) };
+    let (lost, (next, won_at, overlapped)) = within(limit, "lost and won", both).await?;
+    let ((loss, lost_at, deadline), next) = (lost?, next?);
+    let latest = sent + cx.held_for(&settings);
+    ensure!(deadline <= latest, "held until {deadline:?}, the send allows {latest:?}");
     ensure!(!overlapped && lost_at <= won_at, "two held it: won {won_at:?}, lost {lost_at:?}");
     // A busy machine may look like a pause; a slow store never does.
     ensure!(matches!(loss, Loss::Expired | Loss::Paused), "the reason is {loss}");

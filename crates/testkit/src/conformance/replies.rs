@@ -2,7 +2,7 @@
 //! leaves an orphan, and believes no longer than it may.
 
 use tenure_lease::backend::Acquire;
-use tenure_lease::{Moment, Settings, Tenure};
+use tenure_lease::{Loss, Moment, Settings, Tenure};
 
 use super::context::{Checked, Context, Stop, failed, sleep_until, within};
 use crate::faults::{Answered, Fault, Operation, Outage};
@@ -214,7 +214,7 @@ async fn a_late_reply_prolongs_from_the_send(cx: Context) -> Checked {
     faults.outage(Some(Outage::Hangs));
     let (rival, other) = (cx.client().await, cx.request(&name, "b"));
     let (lost, next) = tokio::join!(lost(&cx, &tenure), rival.overtake(&cx, &other));
-    let (lost_at, deadline) = lost?;
+    let (_, lost_at, deadline) = lost?;
     ensure!(deadline > acquired, "the late renewal did not count at all");
     ensure!(deadline <= latest, "held until {deadline:?}, the send allows {latest:?}");
     let next = next?;
@@ -226,15 +226,15 @@ async fn a_late_reply_prolongs_from_the_send(cx: Context) -> Checked {
     Ok(())
 }
 
-/// Waits for the loss; when it came, and the last deadline before it.
-async fn lost(cx: &Context, tenure: &Tenure) -> Checked<(Moment, Moment)> {
+/// Waits for the loss: why, when it came, and the last deadline before it.
+pub(super) async fn lost(cx: &Context, tenure: &Tenure) -> Checked<(Loss, Moment, Moment)> {
     let mut deadline = tenure.deadline();
     let lost = async {
         let loss = tenure.lost();
         tokio::pin!(loss);
         loop {
             tokio::select! {
-                loss = &mut loss => return loss,
+                loss = &mut loss => return (loss, Moment::now()),
                 () = sleep_until(Moment::now() + cx.pause()) => {
                     // It is zero as soon as the tenure is over.
                     deadline = deadline.max(tenure.deadline());
@@ -242,9 +242,9 @@ async fn lost(cx: &Context, tenure: &Tenure) -> Checked<(Moment, Moment)> {
             }
         }
     };
-    within(cx.ttl() + cx.slack(), "lost", lost).await?;
+    let (loss, lost_at) = within(cx.ttl() + cx.slack(), "lost", lost).await?;
     ensure!(!tenure.is_held(), "lost, and still held");
-    Ok((Moment::now(), deadline))
+    Ok((loss, lost_at, deadline))
 }
 
 /// Renews often, so that some renewals may fail.

@@ -1,7 +1,8 @@
 //! Processes that contend for one lease through an unreliable network, with clocks that run at
 //! different rates, pauses, crashes, and operators who delete records.
 //!
-//! Each process runs the real [`Keeper`] or [`Session`]. An omniscient observer writes down when the
+//! Each process runs the real [`Keeper`](tenure_lease::keeper::Keeper) or
+//! [`Session`](tenure_lease::keeper::Session). An omniscient observer writes down when the
 //! guarded work of each tenure begins and ends, and the [history](crate::history) is checked.
 //!
 //! Two kinds of schedule. *Within the margin*: clock rates and pauses stay inside what the settings
