@@ -7,7 +7,7 @@
 mod lease;
 mod session;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -195,6 +195,7 @@ impl Watches {
 
     /// Watches these and no others.
     fn set(&mut self, names: Vec<LeaseName>) {
+        let names: BTreeSet<LeaseName> = names.into_iter().collect();
         self.tasks.retain(|name, task| {
             let keep = names.contains(name);
             if !keep {

@@ -16,7 +16,6 @@ async fn a_taken_session_is_given_back() {
 /// Also when the first attempt to give it back was not answered, while the lease that it was taken
 /// for is held.
 #[tokio::test]
-#[ignore = "a keeper that holds gives nothing back before its own tenure ends"]
 async fn a_taken_session_is_given_back_until_the_store_answers() {
     taken(Some(Fault::Unsent)).await;
 }

@@ -487,6 +487,17 @@ impl Contender {
         }
     }
 
+    /// Hands over what is still to be given back.
+    pub(super) fn take_litter(&mut self) -> Litter {
+        std::mem::take(&mut self.litter)
+    }
+
+    /// Takes over what another had to give back, and does nothing else.
+    pub(super) fn clean_up(&mut self, now: Moment, litter: Litter) {
+        self.abandon(now);
+        self.litter = litter;
+    }
+
     /// Nothing is left to give back.
     pub(super) fn is_clean(&self) -> bool {
         self.flight.is_none() && self.litter.is_empty()

@@ -153,8 +153,10 @@ impl Keeper {
             }
             Phase::Held(holding) => {
                 let name = &self.contender.wish().name;
-                let request = holding.poll(now, fresh, name, &self.settings)?;
-                Some(request)
+                // A session that was taken over on the way may still have to be given back.
+                holding
+                    .poll(now, fresh, name, &self.settings)
+                    .or_else(|| self.contender.poll_litter(now))
             }
             Phase::Stopping(_) | Phase::Done => None,
         }
@@ -177,11 +179,13 @@ impl Keeper {
                 let outcome = self.contender.answer(now, flight, answer);
                 assert!(outcome.is_none(), "a contender that gave up wins nothing");
             }
-            Phase::Held(_) => {
-                if let Answer::Renew(answer) = answer {
-                    self.renewed(now, flight, answer);
+            Phase::Held(_) => match answer {
+                Answer::Renew(answer) => self.renewed(now, flight, answer),
+                answer => {
+                    let outcome = self.contender.answer(now, flight, answer);
+                    assert!(outcome.is_none(), "what is held is not won again");
                 }
-            }
+            },
             Phase::Stopping(_) | Phase::Done => {}
         }
     }
@@ -370,7 +374,7 @@ impl Keeper {
                     _ => holding.deadlines.lost,
                 };
                 // Often enough to tell a pause from a slow store.
-                due.min(self.called + self.settings.margin / 2)
+                due.min(self.called + self.settings.margin / 2).min(self.contender.litter_at())
             }
             Phase::Ending => self.contender.litter_at(),
             Phase::Stopping(_) | Phase::Done => Moment::NEVER,

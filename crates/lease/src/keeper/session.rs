@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::contend::{Contender, Outcome, Win};
+use super::litter::Litter;
 use super::{Deadlines, Event, Keeper, Random, Wish, why_refused};
 use crate::backend::{Answer, Request};
 use crate::clock::Moment;
@@ -273,8 +274,14 @@ impl Session {
         let Some(attached) = self.attached.get_mut(&id) else { return };
         attached.phase = Phase::Held { token, claim, proved: sent };
         let deadlines = proof_deadlines(&self.settings, sent);
+        // A session that was taken over on the way may still have to be given back.
+        let (name, litter) =
+            (attached.contender.wish().name.clone(), attached.contender.take_litter());
         let event = Event::Won { token, claim, note, former, deadlines };
         self.events.push_back(SessionEvent::Attached(id, event));
+        if !litter.is_empty() {
+            self.clean_up(now, name, litter);
+        }
         self.sweep_soon(now);
     }
 
@@ -335,14 +342,20 @@ impl Session {
                 )
         });
         if !known {
-            let id = self.new_attached(now, Wish::new(name.clone(), self.owner.clone()));
-            if let Some(attached) = self.attached.get_mut(&id) {
-                attached.contender.abandon(now);
-                attached.contender.litter(now, name, claim, vec![nonce]);
-                attached.phase = Phase::Ending;
-            }
-            self.index(id);
+            let mut litter = Litter::default();
+            litter.add(now, name.clone(), claim, vec![nonce], self.settings.ttl * 4);
+            self.clean_up(now, name, litter);
         }
+    }
+
+    /// Gives back what nobody holds, apart from everything else.
+    fn clean_up(&mut self, now: Moment, name: LeaseName, litter: Litter) {
+        let id = self.new_attached(now, Wish::new(name, self.owner.clone()));
+        if let Some(attached) = self.attached.get_mut(&id) {
+            attached.contender.clean_up(now, litter);
+            attached.phase = Phase::Ending;
+        }
+        self.index(id);
     }
 
     fn prove(&mut self, sent: Moment, id: AttachId, record: Option<Record>) {
