@@ -237,7 +237,7 @@ pub struct StoreInfo {
     pub ttl_max: Duration,
     /// A ttl must be a multiple of this.
     pub ttl_step: Duration,
-    /// After a crash it frees a lease when this many ttls have passed (Consul: 2).
+    /// After a crash it frees a lease when this many ttls have passed; 1 as a rule.
     pub frees_after_ttls: u32,
     /// Whether it wakes waiters ([`Backend::watch`]).
     pub pushes: bool,

@@ -81,7 +81,11 @@ impl Owner {
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}#{:016x}", self.name, self.incarnation)
+        match self.incarnation {
+            // A foreign elector, whose identity is all of its name.
+            0 => f.write_str(&self.name),
+            incarnation => write!(f, "{}#{incarnation:016x}", self.name),
+        }
     }
 }
 

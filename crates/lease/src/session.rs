@@ -25,7 +25,7 @@ use crate::{Lease, LeaseError, LeaseName, Loss, NameError, Tenure};
 #[must_use = "the session is given back as soon as it is dropped"]
 pub struct Session {
     tenure: Tenure,
-    /// Unbounded, but it never holds more than two entries for each attached lease.
+    /// Unbounded, but it never holds more than a few entries for each attached lease.
     commands: mpsc::UnboundedSender<Command>,
     cell: Arc<Cell>,
 }
@@ -93,7 +93,7 @@ impl AttachedLease<'_> {
         let begun = begun.await.map_err(|_| over())??;
         let cells = (cell, Some(Arc::clone(&self.session.cell)));
         let owner = self.session.tenure.owner().clone();
-        Ok(Tenure::new(name, owner, begun, cells, state, Back::Attached { _detach: detach }))
+        Ok(Tenure::new(name, owner, begun, cells, state, Back::Attached(detach)))
     }
 }
 

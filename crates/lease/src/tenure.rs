@@ -34,7 +34,7 @@ pub struct Tenure {
 /// The way back to the driver. Dropping it ends the tenure.
 pub(crate) enum Back {
     Lease { wants: watch::Sender<Wants>, notes: AtomicU64 },
-    Attached { _detach: Detach },
+    Attached(Detach),
 }
 
 /// Detaches when dropped.
@@ -182,8 +182,12 @@ impl Tenure {
             "the store has lost history; repair it with: tenure lease raise --name {} --above {}",
             self.name, fence.term,
         );
-        if let Back::Lease { wants, .. } = &self.back {
-            wants.send_modify(|wants| wants.give_up = Some(loss));
+        match &self.back {
+            Back::Lease { wants, .. } => wants.send_modify(|wants| wants.give_up = Some(loss)),
+            Back::Attached(Detach { id, commands }) => {
+                // If the session's driver is gone, so is what was attached.
+                let _ = commands.send(Command::GiveUp(*id, loss));
+            }
         }
         true
     }

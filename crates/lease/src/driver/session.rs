@@ -28,6 +28,8 @@ pub(crate) enum Command {
         begin: Begin<Result<Begun, LeaseError>>,
         id: oneshot::Sender<AttachId>,
     },
+    /// Lose it, for this reason.
+    GiveUp(AttachId, Loss),
     /// What it guarded has ended, or nobody wants it any more.
     Detach(AttachId),
 }
@@ -135,11 +137,12 @@ pub(crate) async fn keep_session(
             () = pong(&mut sign) => session.pong(Moment::now()),
             // None once the session's handle and all attached tenures are gone.
             Some(command) = commands.recv() => match command {
-                Command::Attach { name, note, cell, state, begin, id } => {
+                Command::Attach { name, note, cell, state: told, begin, id } => {
                     match session.attach(Moment::now(), name, note) {
                         Some(attach_id) => {
                             let begin = Some(begin);
-                            let attachment = Attachment { cell, state, begin, held: false };
+                            let attachment =
+                                Attachment { cell, state: told, begin, held: false };
                             attachments.insert(attach_id, attachment);
                             if id.send(attach_id).is_err() {
                                 session.detach(Moment::now(), attach_id);
@@ -151,6 +154,7 @@ pub(crate) async fn keep_session(
                         }
                     }
                 }
+                Command::GiveUp(id, loss) => session.give_up(Moment::now(), id, loss),
                 Command::Detach(id) => {
                     if let Some(attachment) = attachments.get(&id) {
                         attachment.cell.end();

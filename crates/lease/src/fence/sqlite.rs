@@ -148,4 +148,16 @@ mod tests {
         assert!(matches!(tenure.lost().await, Loss::TokenRegressed { .. }));
         assert!(!tenure.is_held());
     }
+
+    #[tokio::test]
+    async fn an_attached_lease_is_given_up_too_and_its_session_lives_on() {
+        let mut database = database();
+        raise(u64::MAX >> 1, 0, &mut database).unwrap();
+        let store = Store::new(MemoryStore::new());
+        let session = store.lease("node").session().await.unwrap();
+        let tenure = session.lease("a").acquire().await.unwrap();
+        SqliteFence::raise(&tenure, &mut database, "ledger").unwrap_err();
+        assert!(matches!(tenure.lost().await, Loss::TokenRegressed { .. }));
+        assert!(!tenure.is_held() && session.tenure().is_held());
+    }
 }

@@ -79,6 +79,8 @@ pub(super) struct Contender {
     /// Claims to give back: to be released until the store has answered.
     litter: Litter,
     next_at: Moment,
+    /// The store pushed a change while a request was under way, whose answer may be older.
+    woken: bool,
     failures: u32,
     flight: Option<Flight>,
     flights: u64,
@@ -126,6 +128,7 @@ impl Contender {
             strays: Vec::new(),
             litter: Litter::default(),
             next_at: now,
+            woken: false,
             failures: 0,
             flight: None,
             flights: 0,
@@ -453,7 +456,8 @@ impl Contender {
     fn schedule(&mut self, now: Moment) {
         let poll = now + self.random.around(self.settings.renew_interval);
         let sight = self.session.as_ref().map_or(&self.sight, |session| &session.sight);
-        let due = sight.due(now, &self.settings);
+        let woken = std::mem::take(&mut self.woken);
+        let due = if woken { now } else { sight.due(now, &self.settings) };
         // Never in a tight loop: the loser of a race, or a store that is late with an expiry.
         let earliest = now + self.random.around(RETRY_PAUSE);
         self.next_at = poll.min(due.max(earliest));
@@ -461,8 +465,10 @@ impl Contender {
 
     /// The store says that the lease may be free.
     pub(super) fn woken(&mut self, now: Moment) {
-        if self.failures == 0 {
-            self.next_at = self.next_at.min(now + self.random.up_to(WAKE_SPREAD));
+        if self.flight.is_some() {
+            self.woken = true;
+        } else if self.failures == 0 {
+            self.next_at = self.next_at.min(now);
         }
     }
 
@@ -565,5 +571,3 @@ impl Contender {
 
 const STRAYS_MAX: usize = 8;
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
-/// Spreads contenders that one wake-up reached.
-const WAKE_SPREAD: Duration = Duration::from_millis(2);

@@ -378,13 +378,19 @@ impl Session {
         }
     }
 
-    /// Loses an attached lease that was not proved in time.
-    fn expire(&mut self, id: AttachId) {
+    /// An attached lease is of no use any more, say because a fence refuses its token.
+    pub fn give_up(&mut self, now: Moment, id: AttachId, loss: Loss) {
+        self.tick(now);
+        self.lose(id, loss);
+    }
+
+    /// Loses an attached lease that may still be ours.
+    fn lose(&mut self, id: AttachId, loss: Loss) {
         let Some(attached) = self.attached.get_mut(&id) else { return };
         let Phase::Held { claim, .. } = attached.phase else { return };
         attached.phase = Phase::Stopping { claim, release: true };
         self.stopping += 1;
-        self.events.push_back(SessionEvent::Attached(id, Event::Lost(Loss::Expired)));
+        self.events.push_back(SessionEvent::Attached(id, Event::Lost(loss)));
         self.index(id);
     }
 
@@ -513,7 +519,7 @@ impl Session {
         self.keeper.tick(now);
         self.take_keeper_events(now);
         while let Some((_, id)) = self.proofs.first().copied().filter(|(at, _)| *at <= now) {
-            self.expire(id);
+            self.lose(id, Loss::Expired);
         }
     }
 

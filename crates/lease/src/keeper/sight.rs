@@ -58,12 +58,13 @@ impl Sight {
         }
     }
 
-    /// The held record that has stood still for its own ttl: its version may be taken over.
+    /// The held record that has stood still for its own ttl: its version may be taken over, also
+    /// before a store that expires records itself has come to it (a new leader of etcd, say, gives
+    /// every lease its whole ttl again).
     pub(super) fn watched_out(&self, now: Moment, settings: &Settings) -> Option<&Record> {
         match self {
             Self::Seen { record, since, .. }
                 if record.holder.is_some()
-                    && record.expiry == Expiry::ByObservation
                     && now.since(*since) >= observe_for(record, settings) =>
             {
                 Some(record)
@@ -96,10 +97,13 @@ impl Sight {
         match self {
             Self::Nothing => now,
             Self::Seen { record, .. } if record.holder.is_none() => now,
-            Self::Seen { record, since, read } => match record.expiry {
-                Expiry::ByStore(remaining) => *read + remaining,
-                Expiry::ByObservation => *since + observe_for(record, settings),
-            },
+            Self::Seen { record, since, read } => {
+                let watched_out = *since + observe_for(record, settings);
+                match record.expiry {
+                    Expiry::ByStore(remaining) => watched_out.min(*read + remaining),
+                    Expiry::ByObservation => watched_out,
+                }
+            }
             Self::Vanished { since, wait } => *since + *wait,
         }
     }

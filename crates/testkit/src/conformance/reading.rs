@@ -1,6 +1,7 @@
 //! A read shows the records as they are now, all of them, in the order of the names.
 
 use tenure_lease::LeaseName;
+use tenure_lease::backend::Acquire;
 
 use super::context::{Checked, Context};
 
@@ -34,7 +35,8 @@ async fn reads_of_many_are_whole(cx: Context) -> Checked {
     let names: Vec<LeaseName> = (0..MANY).map(|_| cx.name("read-many")).collect();
     let mut held = Vec::new();
     for name in names.iter().step_by(5) {
-        held.push(client.win(cx.request(name, "a")).await?);
+        let request = Acquire { ttl: cx.long_ttl(), ..cx.request(name, "a") };
+        held.push(client.win(request).await?);
     }
     let records = client.backend.read(names.clone()).await?;
     ensure!(records.len() == MANY, "asked for {MANY}, got {}", records.len());

@@ -68,8 +68,9 @@ async fn an_abandoned_acquire_leaves_no_orphan(cx: Context) -> Checked {
             }
             () = faults.counts().reached(Operation::Acquire, 1) => {}
         }
+        // It was applied: there is a record. It may be given back already.
         let client = cx.client().await;
-        ensure!(client.record(&name).await?.holder.is_some(), "the attempt was not applied");
+        client.record(&name).await?;
         client.released(&cx, &name).await?;
     }
     Ok(())
