@@ -29,7 +29,7 @@ pub(crate) struct LeaseArgs {
 }
 
 pub(crate) async fn open(url: &str) -> Result<Store, Failure> {
-    tenure_lease::open(url).await.map_err(|error| {
+    tenure_stores::open(url).await.map_err(|error| {
         // A directory that cannot be used is the store's trouble; anything else is a wrong URL.
         let names_a_directory = url.strip_prefix("file:").is_some_and(|rest| {
             !rest.is_empty() && (rest.starts_with("///") || !rest.starts_with("//"))

@@ -126,13 +126,15 @@ struct Flights<K> {
     backend: Arc<dyn Backend>,
     timeout: Duration,
     tasks: JoinSet<(K, Answer)>,
-    /// Whether the last request went unanswered; said once, not at every attempt.
+    /// Whether the last request went unanswered, and when that was last said aloud: once in a
+    /// while, not at every attempt.
     troubled: bool,
+    said: Moment,
 }
 
 impl<K: Send + 'static> Flights<K> {
     fn new(backend: Arc<dyn Backend>, timeout: Duration) -> Self {
-        Self { backend, timeout, tasks: JoinSet::new(), troubled: false }
+        Self { backend, timeout, tasks: JoinSet::new(), troubled: false, said: Moment::ZERO }
     }
 
     fn send(&mut self, key: K, request: Request) {
@@ -169,10 +171,15 @@ impl<K: Send + 'static> Flights<K> {
 
 impl<K> Flights<K> {
     fn say(&mut self, error: Option<&StoreError>) {
+        let now = Moment::now();
+        let aloud = self.said == Moment::ZERO || now.since(self.said) >= SAY_EVERY;
         match error {
-            Some(error) if !self.troubled => tracing::warn!(%error, "the store does not answer"),
-            Some(error) => tracing::debug!(%error, "the store still does not answer"),
-            None if self.troubled => tracing::info!("the store answers again"),
+            Some(error) if aloud => {
+                tracing::warn!(%error, "the store does not answer");
+                self.said = now;
+            }
+            Some(error) => tracing::debug!(%error, "the store does not answer"),
+            None if self.troubled => tracing::debug!("the store answers again"),
             None => {}
         }
         self.troubled = error.is_some();
@@ -286,3 +293,5 @@ fn answer_waiting<T>(begin: &mut Option<Begin<T>>, answer: T) {
 fn tell(state: &watch::Sender<State>, change: impl FnOnce(&mut State)) {
     state.send_modify(change);
 }
+
+const SAY_EVERY: Duration = Duration::from_secs(10);

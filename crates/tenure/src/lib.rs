@@ -17,10 +17,12 @@
 //! ```
 
 pub use tenure_lease::*;
+pub use tenure_stores as stores;
 
-/// Opens a store from its URL: `file:DIR` for all processes of one machine, `memory:` for this one.
+/// Opens a store from its URL: `file:DIR` for all processes of one machine, `memory:` for this one,
+/// and, with its feature, any of those that live on servers: see [`stores`].
 pub async fn store(url: &str) -> Result<Store, OpenError> {
-    tenure_lease::open(url).await
+    stores::open(url).await
 }
 
 /// The README's example is compiled with the documentation tests.

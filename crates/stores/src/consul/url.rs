@@ -1,0 +1,140 @@
+//! `consul://host:port/prefix?token=…&tls=…&ca=…`
+
+use std::path::PathBuf;
+
+use tenure_lease::OpenError;
+
+/// Where the server is and what to tell it. Holds a secret: not `Debug`.
+#[derive(PartialEq, Eq)]
+pub(super) struct Options {
+    /// `host:port`, for people and for requests.
+    pub(super) authority: String,
+    /// Of all keys, with the slash at its end; empty for none.
+    pub(super) prefix: String,
+    pub(super) token: Option<String>,
+    pub(super) tls: bool,
+    pub(super) ca: Option<PathBuf>,
+}
+
+impl Options {
+    /// Takes a URL apart. No error repeats the URL: there may be a token in it.
+    pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
+        let rest = url.strip_prefix("consul://").ok_or_else(|| refuse("it has no host"))?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if authority.is_empty() {
+            return Err(refuse("it has no host"));
+        }
+        if authority.contains('@') {
+            return Err(refuse("a user means nothing to Consul; a token goes into \"token=…\""));
+        }
+        let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| {
+            !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
+        });
+        let mut options = Self {
+            authority: if has_port { authority.to_owned() } else { format!("{authority}:8500") },
+            prefix: prefix(&decoded(path)?)?,
+            token: None,
+            tls: false,
+            ca: None,
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = decoded(value)?;
+            match key {
+                "token" => options.token = Some(value).filter(|token| !token.is_empty()),
+                "tls" => options.tls = is_set(&value)?,
+                "ca" => options.ca = Some(value.into()),
+                _ => return Err(refuse("its options are token, tls and ca")),
+            }
+        }
+        options.tls |= options.ca.is_some();
+        Ok(options)
+    }
+
+    /// The scheme and authority of all requests.
+    pub(super) fn base(&self) -> String {
+        format!("{}://{}/v1", if self.tls { "https" } else { "http" }, self.authority)
+    }
+}
+
+fn prefix(path: &str) -> Result<String, OpenError> {
+    let path = path.trim_matches('/');
+    if path.is_empty() {
+        return Ok(String::new());
+    }
+    let plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'/');
+    if !path.bytes().all(plain) || path.split('/').any(str::is_empty) {
+        return Err(refuse(
+            "its prefix may have letters, digits, '-', '_', '.' and '/' between them",
+        ));
+    }
+    Ok(format!("{path}/"))
+}
+
+fn is_set(value: &str) -> Result<bool, OpenError> {
+    match value {
+        "true" | "1" | "" => Ok(true),
+        "false" | "0" => Ok(false),
+        _ => Err(refuse("tls is true or false")),
+    }
+}
+
+fn decoded(text: &str) -> Result<String, OpenError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || rest.next().and_then(|byte| char::from(byte).to_digit(16));
+        let (Some(high), Some(low)) = (digit(), digit()) else {
+            return Err(refuse("a '%' in it is not followed by two hexadecimal digits"));
+        };
+        // Two hexadecimal digits are a byte.
+        bytes.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(bytes).map_err(|_| refuse("it is not UTF-8"))
+}
+
+fn refuse(why: &str) -> OpenError {
+    OpenError(format!(
+        "this is not the URL of a Consul store: {why}; \
+         \"consul://127.0.0.1:8500/leases?tls=true&token=…\" is"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let options = Options::parse("consul://c.example/shop/leases/?token=a%2Bb&tls=1").unwrap();
+        assert_eq!(options.base(), "https://c.example:8500/v1");
+        assert_eq!(options.prefix, "shop/leases/");
+        assert_eq!(options.token.as_deref(), Some("a+b"));
+        let options = Options::parse("consul://[::1]:8501?ca=/etc/ca.pem").unwrap();
+        assert_eq!(options.base(), "https://[::1]:8501/v1");
+        assert!(options.prefix.is_empty() && options.ca.is_some());
+        assert_eq!(Options::parse("consul://[::1]").unwrap().authority, "[::1]:8500");
+    }
+
+    #[test]
+    fn refusals_keep_secrets() {
+        for url in [
+            "consul:",
+            "consul:///secret",
+            "consul://a:secret@host/x",
+            "consul://host/x?tls=secret",
+            "consul://host/x?secret=secret",
+            "consul://host/x?token=secret%1",
+            "consul://host/x y?token=secret",
+        ] {
+            let error = Options::parse(url).err().expect(url);
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A small HTTP/1.1 client: hyper, and rustls with the `ring` provider.
+//!
+//! For stores whose protocol is a handful of JSON calls. It has no retries and no redirects (the
+//! keeper retries); a request goes out once, except that hyper sends it on a second connection if
+//! the first was closed before a byte of it was written. Connections are opened on the runtime that
+//! the request is made on, and kept for the next one.
+
+use std::error::Error as _;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+#[cfg(any(feature = "azure_blob", feature = "consul", feature = "dynamodb"))]
+use hyper::{HeaderMap, StatusCode};
+use hyper::{Request, Response};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+
+use tenure_lease::OpenError;
+
+/// The client. Clones share their connections.
+#[derive(Clone)]
+pub(crate) struct Http {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+}
+
+/// An answer, whatever its status.
+#[cfg(any(feature = "azure_blob", feature = "consul", feature = "dynamodb"))]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+/// A request without an answer.
+pub(crate) struct Failed {
+    /// There was no connection, so the server has not seen it.
+    #[cfg(feature = "etcd")]
+    pub(crate) unsent: bool,
+    pub(crate) message: String,
+}
+
+/// Whom to trust when the server shows its certificate.
+pub(crate) enum Trust<'a> {
+    /// There is no TLS.
+    Nothing,
+    /// The authorities of this machine.
+    System,
+    /// The authorities in this PEM file, and no other.
+    File(&'a Path),
+}
+
+impl Http {
+    /// A client; it connects when it is asked something.
+    #[cfg(any(feature = "azure_blob", feature = "consul", feature = "dynamodb"))]
+    pub(crate) fn new(trust: &Trust<'_>) -> Result<Self, OpenError> {
+        Self::with_identity(trust, None)
+    }
+
+    /// The same, for servers that ask who we are: PEM files with our certificate and its key.
+    pub(crate) fn with_identity(
+        trust: &Trust<'_>,
+        identity: Option<(&Path, &Path)>,
+    ) -> Result<Self, OpenError> {
+        let roots = match trust {
+            Trust::Nothing => RootCertStore::empty(),
+            Trust::System => system_roots()?,
+            Trust::File(path) => roots_from(path)?,
+        };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| OpenError(format!("TLS cannot be set up: {error}")))?
+            .with_root_certificates(roots);
+        let tls = match identity {
+            Some((cert, key)) => {
+                let (certificates, key) = (certificates_in(cert)?, key_in(key)?);
+                tls.with_client_auth_cert(certificates, key)
+                    .map_err(|error| OpenError(format!("{}: {error}", cert.display())))?
+            }
+            None => tls.with_no_client_auth(),
+        };
+        let mut tcp = HttpConnector::new();
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        // A peer that went without a word is noticed within a minute, also by who only listens.
+        tcp.set_keepalive(Some(KEEPALIVE));
+        tcp.set_keepalive_interval(Some(KEEPALIVE));
+        tcp.set_keepalive_retries(Some(3));
+        tcp.enforce_http(false);
+        let connector = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(tcp);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(IDLE_MAX)
+            .build(connector);
+        Ok(Self { client })
+    }
+
+    /// Sends a request and takes the whole answer in. An error says that no answer came, and
+    /// contains neither headers nor the URL's query, where secrets are.
+    #[cfg(any(feature = "azure_blob", feature = "consul", feature = "dynamodb"))]
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Reply, String> {
+        let reply = self.begin(request).await.map_err(|failed| failed.message)?;
+        let (head, body) = reply.into_parts();
+        Ok(Reply { status: head.status, headers: head.headers, body: Self::rest(body).await? })
+    }
+
+    /// Sends a request and returns with the head of the answer, so that its body can be read as it
+    /// comes.
+    pub(crate) async fn begin(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, Failed> {
+        self.client.request(request).await.map_err(|error| Failed {
+            #[cfg(feature = "etcd")]
+            unsent: error.is_connect(),
+            message: causes(&error),
+        })
+    }
+
+    /// Takes in the rest of an answer.
+    pub(crate) async fn rest(body: Incoming) -> Result<Bytes, String> {
+        let body = Limited::new(body, BODY_MAX).collect().await;
+        Ok(body.map_err(|error| format!("its answer broke off: {error}"))?.to_bytes())
+    }
+}
+
+fn system_roots() -> Result<RootCertStore, OpenError> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        return Err(OpenError(
+            "this machine has no certificate authorities to trust; name a PEM file (ca=…)".into(),
+        ));
+    }
+    Ok(roots)
+}
+
+fn roots_from(path: &Path) -> Result<RootCertStore, OpenError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates_in(path)? {
+        roots
+            .add(certificate)
+            .map_err(|error| OpenError(format!("{}: {error}", path.display())))?;
+    }
+    Ok(roots)
+}
+
+fn certificates_in(path: &Path) -> Result<Vec<CertificateDer<'static>>, OpenError> {
+    let refuse = |why: String| OpenError(format!("{}: {why}", path.display()));
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|error| refuse(error.to_string()))?;
+    if certificates.is_empty() {
+        return Err(refuse("there is no certificate in it".into()));
+    }
+    Ok(certificates)
+}
+
+fn key_in(path: &Path) -> Result<PrivateKeyDer<'static>, OpenError> {
+    PrivateKeyDer::from_pem_file(path)
+        .map_err(|error| OpenError(format!("{}: {error}", path.display())))
+}
+
+/// An error with all that caused it; hyper's own texts say little.
+fn causes(error: &hyper_util::client::legacy::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Writing to a String cannot fail.
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// No answer is longer: thousands of records with a note each.
+const BODY_MAX: usize = 512 * 1024 * 1024;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+const IDLE_MAX: usize = 16;

@@ -1,0 +1,277 @@
+//! Consul, against a real server: see scripts/servers.
+#![cfg(feature = "consul")]
+#![allow(clippy::disallowed_methods)] // Real servers, real time.
+
+mod server;
+
+use std::time::Duration;
+
+use tenure_lease::backend::Boxed;
+use tenure_lease::{LeaseName, Loss, Moment, Settings, Store, Token};
+use tenure_stores::consul::ConsulStore;
+use tenure_testkit::conformance::{self, Factory};
+
+use server::{Private, Server, fresh};
+
+/// The shortest that Consul takes.
+const TTL: Duration = Duration::from_secs(10);
+const PREFIX: &str = "tests/leases";
+
+#[derive(Clone)]
+struct Consul(Server);
+
+impl Consul {
+    fn store(&self) -> Store {
+        let url = format!("consul://{}/{PREFIX}", self.0.address);
+        Store::new(ConsulStore::new(&url).expect("the URL is one"))
+    }
+
+    /// Runs Consul's own tool.
+    async fn tool(&self, arguments: &[&str]) -> Vec<u8> {
+        let program = std::env::var("TENURE_TEST_CONSUL_BIN");
+        let program = program.expect("scripts/servers sets TENURE_TEST_CONSUL_BIN");
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let address = format!("http://{}", self.0.address);
+        server::run(&program, arguments, vec![("CONSUL_HTTP_ADDR", address)]).await
+    }
+}
+
+fn key(name: &LeaseName) -> String {
+    format!("{PREFIX}/{name}")
+}
+
+impl Factory for Consul {
+    fn open(&self) -> Boxed<'_, Store> {
+        Box::pin(async { self.store() })
+    }
+
+    fn ttl(&self) -> Duration {
+        TTL
+    }
+
+    fn delete<'a>(&'a self, name: &'a LeaseName) -> Option<Boxed<'a, ()>> {
+        Some(Box::pin(async move { drop(self.tool(&["kv", "delete", &key(name)]).await) }))
+    }
+
+    fn seize<'a>(&'a self, name: &'a LeaseName, identity: &'a str) -> Option<Boxed<'a, ()>> {
+        Some(Box::pin(async move { drop(self.tool(&["kv", "put", &key(name), identity]).await) }))
+    }
+
+    fn write_newer<'a>(&'a self, name: &'a LeaseName) -> Option<Boxed<'a, ()>> {
+        let newer = "{\"format\":2,\"term\":\"of another kind\"}";
+        Some(Box::pin(async move { drop(self.tool(&["kv", "put", &key(name), newer]).await) }))
+    }
+
+    fn open_unreachable(&self) -> Option<Boxed<'_, Store>> {
+        // Port 1 answers nobody here.
+        let store = ConsulStore::new("consul://127.0.0.1:1/leases").expect("the URL is one");
+        Some(Box::pin(async { Store::new(store) }))
+    }
+
+    fn restart(&self) -> Option<Boxed<'_, ()>> {
+        Some(Box::pin(self.0.control("restart")))
+    }
+}
+
+#[test]
+fn conformance() {
+    let Some((server, _turn)) = Server::find("consul") else { return };
+    conformance::test(Consul(server));
+}
+
+#[test]
+fn race() {
+    let Some((server, _turn)) = Server::find("consul") else { return };
+    let consul = Consul(server);
+    conformance::block_on(server::race(|| consul.store(), TTL, TTL));
+}
+
+#[test]
+fn hand_over() {
+    let Some((server, _turn)) = Server::find("consul") else { return };
+    let consul = Consul(server);
+    conformance::block_on(server::hand_over(|| consul.store(), Settings::new(TTL)));
+}
+
+#[test]
+fn restart() {
+    let Some((server, _turn)) = Server::find("consul") else { return };
+    let store = Consul(server.clone()).store();
+    conformance::block_on(server::survives_restart(&server, &store, Settings::new(TTL)));
+}
+
+#[test]
+fn outage() {
+    let Some((server, _turn)) = Server::find("consul") else { return };
+    let consul = Consul(server.clone());
+    conformance::block_on(async {
+        for (begin, end) in [("pause", "resume"), ("kill", "restart")] {
+            let settings = Settings::new(TTL);
+            server::survives_outage(&server, || consul.store(), settings, begin, end).await;
+        }
+    });
+}
+
+/// Whatever an operator does to a held record by Consul's own tool, its holder learns within one
+/// renewal interval, and terms rise on.
+#[test]
+fn operator() {
+    let Some((server, _turn)) = Server::find("consul") else { return };
+    let consul = Consul(server);
+    conformance::block_on(async {
+        let (store, settings) = (consul.store(), Settings::new(TTL));
+        let name = fresh("operated");
+        let (key, mut last) = (key(&name), Token::default());
+        let edits: [&str; 5] = ["deleted", "overwritten", "edited", "unlocked", "restored"];
+        for edit in edits {
+            let lease = store.lease(name.as_str()).settings(settings.clone());
+            let waited = Moment::now();
+            let tenure = lease.acquire().await.expect("acquired");
+            let waited = Moment::now().since(waited);
+            assert!(tenure.token() > last, "token {} after {last}", tenure.token());
+            last = tenure.token();
+            let held = consul.tool(&["kv", "get", "-detailed", &key]).await;
+            let held = String::from_utf8_lossy(&held).into_owned();
+            let value = consul.tool(&["kv", "get", &key]).await;
+            let value = String::from_utf8(value).expect("the note is empty");
+            match edit {
+                "deleted" => drop(consul.tool(&["kv", "delete", &key]).await),
+                "overwritten" => drop(consul.tool(&["kv", "put", &key, "mine now"]).await),
+                // The record as it is, with another note.
+                "edited" => {
+                    drop(consul.tool(&["kv", "put", &key, &format!("{value}a note")]).await);
+                }
+                "unlocked" => {
+                    let session = held.lines().find_map(|line| line.strip_prefix("Session"));
+                    let session = session.expect("it is locked").trim().to_owned();
+                    let path = format!("/v1/session/destroy/{session}");
+                    let url = format!("http://{}{path}", consul.0.address);
+                    let put = ["-sfX", "PUT", &url].map(str::to_owned).to_vec();
+                    drop(server::run("curl", put, vec![]).await);
+                }
+                // Deleted and put back as it was.
+                _ => {
+                    drop(consul.tool(&["kv", "delete", &key]).await);
+                    drop(consul.tool(&["kv", "put", &key, &value]).await);
+                }
+            }
+            let limit = settings.renew_interval.mul_f64(1.2) + Duration::from_secs(1);
+            let edited = Moment::now();
+            let loss = tokio::time::timeout(limit, tenure.lost()).await;
+            let loss = loss.unwrap_or_else(|_| panic!("{edit}: not lost within {limit:?}"));
+            println!(
+                "{edit}: {loss} after {:?} (acquired after {waited:?})",
+                Moment::now().since(edited)
+            );
+            match (edit, &loss) {
+                ("deleted", Loss::Deleted) => {}
+                ("overwritten", Loss::Stolen { by: Some(by) }) if by.name == "mine now" => {}
+                ("edited", Loss::Stolen { by: Some(_) }) => {}
+                ("unlocked" | "restored", Loss::Stolen { by: None }) => {}
+                _ => panic!("{edit}: the reason is {loss:?}"),
+            }
+            tenure.release().await;
+        }
+    });
+}
+
+/// A lease that `consul lock` holds is left to it, and taken when it lets go.
+#[test]
+fn foreign_lock() {
+    let Some((server, _turn)) = Server::find("consul") else { return };
+    let consul = Consul(server);
+    conformance::block_on(async {
+        let (store, name) = (consul.store(), fresh("foreign"));
+        let session = format!("http://{}/v1/session/create", consul.0.address);
+        let body = "{\"TTL\":\"10s\",\"LockDelay\":\"1s\",\"Name\":\"foreign\",\"NodeChecks\":[]}";
+        let put = ["-sfX", "PUT", "-d", body, &session].map(str::to_owned).to_vec();
+        let session = String::from_utf8(server::run("curl", put, vec![]).await).unwrap();
+        let session = session.split('"').nth(3).expect("an id").to_owned();
+        let url = format!("http://{}/v1/kv/{}?acquire={session}", consul.0.address, key(&name));
+        let put = ["-sfX", "PUT", "-d", "another elector", &url].map(str::to_owned).to_vec();
+        assert_eq!(server::run("curl", put, vec![]).await.trim_ascii(), b"true");
+        let record = store.inspect(name.as_str()).await.unwrap().expect("it is there");
+        assert_eq!(record.owner().expect("it is held").name, "another elector");
+        let begun = Moment::now();
+        let lease = store.lease(name.as_str()).settings(Settings::new(TTL));
+        let tenure = lease.acquire().await.expect("acquired");
+        let took = Moment::now().since(begun);
+        println!("{took:?} until Consul had ended a foreign session of {TTL:?}");
+        assert!(took >= TTL && took <= TTL * 3, "{took:?}");
+        assert!(tenure.token() > record.token);
+    });
+}
+
+/// With TLS and access control: a token that may write keys and sessions is enough; a wrong one is
+/// named as the trouble, and not shown.
+#[test]
+fn tls_and_tokens() {
+    let Some((_, _turn)) = Server::find("consul") else { return };
+    conformance::block_on(async {
+        let directory = Private::folder().await;
+        let [https, http, server, lan, wan] = [(); 5].map(|()| server::free_port());
+        let config = format!(
+            "ports {{ https = {https} http = {http} server = {server} serf_lan = {lan} \
+               serf_wan = {wan} dns = -1 grpc = -1 }}\n\
+             cert_file = \"cert.pem\"\nkey_file = \"key.pem\"\n\
+             acl {{ enabled = true default_policy = \"deny\"\n\
+               tokens {{ master = \"{ROOT}\" agent = \"{ROOT}\" }} }}\n"
+        );
+        std::fs::write(directory.join("test.hcl"), config).expect("written");
+        let program = std::env::var("TENURE_TEST_CONSUL_BIN");
+        let program = program.expect("scripts/servers sets TENURE_TEST_CONSUL_BIN");
+        let arguments = ["agent", "-dev", "-bind=127.0.0.1", "-config-file=test.hcl"];
+        let _consul = Private::start(&program, &arguments, &directory, &[]);
+        let url = |token: &str| {
+            let ca = directory.join("cert.pem");
+            format!("consul://127.0.0.1:{https}/leases?ca={}&token={token}", ca.display())
+        };
+        let open = |token: &str| Store::new(ConsulStore::new(&url(token)).expect("a URL"));
+        let root = open(ROOT);
+        let ready = async {
+            while let Err(error) = root.preflight("ready").await {
+                println!("not ready: {error}");
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), ready).await.expect("it comes up");
+
+        let rules = "key_prefix \"leases/\" { policy = \"write\" }\n\
+                     session_prefix \"\" { policy = \"write\" }";
+        let tool = async |arguments: &[&str]| {
+            let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+            let address = format!("http://127.0.0.1:{http}");
+            let environment =
+                vec![("CONSUL_HTTP_ADDR", address), ("CONSUL_HTTP_TOKEN", ROOT.to_owned())];
+            server::run(&program, arguments, environment).await
+        };
+        tool(&["acl", "policy", "create", "-name", "leases", "-rules", rules]).await;
+        let made = tool(&["acl", "token", "create", "-policy-name", "leases"]).await;
+        let made = String::from_utf8(made).expect("text");
+        let token = made.lines().find_map(|line| line.strip_prefix("SecretID:"));
+        let token = token.expect("a secret").trim().to_owned();
+        let store = open(&token);
+        store.preflight("nightly").await.expect("it may do all that it needs");
+        let tenure = store.lease("nightly").acquire().await.expect("acquired");
+        tenure.release().await;
+
+        let wrong = "0b0b0b0b-0000-4000-8000-0123456789ab";
+        for refused in [open(wrong), open("")] {
+            let name = LeaseName::new("nightly").expect("a name");
+            let attempt = server::request(&name, "a", TTL);
+            let error = refused.backend().acquire(attempt).await.expect_err("it may not");
+            println!("{error}");
+            assert!(!error.to_string().contains(wrong), "{error}");
+        }
+        let error = open(wrong).inspect("nightly").await.expect_err("it may not");
+        assert!(error.to_string().contains("token"), "{error}");
+        // Whom it does not know it does not speak to.
+        let plain = format!("consul://127.0.0.1:{https}/leases?tls=true&token={token}");
+        let plain = Store::new(ConsulStore::new(&plain).expect("a URL"));
+        let error = plain.inspect("nightly").await.expect_err("an unknown authority").to_string();
+        println!("{error}");
+        assert!(error.contains("certificate") && !error.contains(&token), "{error}");
+    });
+}
+
+const ROOT: &str = "b1gs33cr-3t00-4000-8000-0123456789ab";

@@ -1,0 +1,198 @@
+//! An etcd of a test's own, for what would disturb others: passwords, certificates, old backups.
+#![allow(clippy::disallowed_methods)] // Real servers, real time.
+#![allow(dead_code)]
+
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tenure_lease::{Nonce, Store};
+use tenure_stores::etcd::EtcdStore;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// A folder that is deleted in the end.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("tenure-etcd-{}", Nonce::random()));
+        std::fs::create_dir(&path).expect("a temporary folder");
+        Self(path)
+    }
+
+    pub(crate) fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("it is text").to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// One member, which is a cluster.
+pub(crate) struct Solo {
+    child: Child,
+    pub(crate) address: String,
+    peer: String,
+    /// Options of its client port, also for etcdctl.
+    tls: Vec<String>,
+}
+
+impl Solo {
+    /// Starts one with these options on the data in this folder, and waits until it listens.
+    pub(crate) fn start(data: &Path, tls: &[(&str, String)], options: &[&str]) -> Self {
+        let (address, peer) = (free_port(), free_port());
+        let mut solo = Self {
+            child: Command::new("true").spawn().expect("true"),
+            address,
+            peer,
+            tls: tls.iter().map(|(key, value)| format!("--{key}={value}")).collect(),
+        };
+        solo.child = solo.launch(data, options);
+        solo
+    }
+
+    fn launch(&self, data: &Path, options: &[&str]) -> Child {
+        let scheme = if self.tls.is_empty() { "http" } else { "https" };
+        let (client, peer) =
+            (format!("{scheme}://{}", self.address), format!("http://{}", self.peer));
+        let mut child = Command::new(program("etcd"))
+            .args(["--name", "solo", "--log-level", "error", "--data-dir"])
+            .arg(data)
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("solo={peer}")])
+            .args(&self.tls)
+            .args(options)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("etcd is beside etcdctl");
+        let begun = Instant::now();
+        while TcpStream::connect(&self.address).is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "etcd does not listen");
+            assert!(child.try_wait().expect("it is our child").is_none(), "etcd has ended");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        child
+    }
+
+    /// Stops it, and starts it again on this data.
+    pub(crate) fn restart(&mut self, data: &Path, options: &[&str]) {
+        self.stop();
+        self.child = self.launch(data, options);
+    }
+
+    pub(crate) fn stop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// The peer address that a restored backup must name.
+    pub(crate) fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Runs etcdctl, waiting for it to answer.
+    pub(crate) fn ctl(&self, arguments: &[&str]) -> String {
+        ctl(&self.address, arguments)
+    }
+}
+
+impl Drop for Solo {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Runs etcdctl against this address (with the scheme, if that is not http).
+pub(crate) fn ctl(address: &str, arguments: &[&str]) -> String {
+    run(&program("etcdctl"), &[&["--endpoints", address], arguments].concat())
+}
+
+/// Runs a program that must succeed; its output.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The path of etcd, etcdctl or etcdutl: they are in one folder.
+pub(crate) fn program(name: &str) -> String {
+    let etcdctl = std::env::var("TENURE_TEST_ETCDCTL");
+    let etcdctl = etcdctl.expect("scripts/servers sets TENURE_TEST_ETCDCTL");
+    Path::new(&etcdctl).with_file_name(name).to_str().expect("it is text").to_owned()
+}
+
+pub(crate) fn store(url: &str) -> Store {
+    Store::new(EtcdStore::open(url).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// Passes everything on, until it is told to cut one connection.
+pub(crate) struct Proxy {
+    pub(crate) address: String,
+    cut: Arc<Mutex<Option<&'static str>>>,
+}
+
+impl Proxy {
+    pub(crate) async fn new(server: String) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let cut = Arc::new(Mutex::new(None));
+        let proxy = Self { address, cut: Arc::clone(&cut) };
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = tokio::net::TcpStream::connect(&server).await.expect("it listens");
+                tokio::spawn(pass(client, server, Arc::clone(&cut)));
+            }
+        });
+        proxy
+    }
+
+    /// The next request that contains this text goes through; its answer does not.
+    pub(crate) fn cut(&self, text: &'static str) {
+        *self.cut.lock().expect("nobody panics") = Some(text);
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.cut.lock().expect("nobody panics").is_none()
+    }
+}
+
+async fn pass(
+    mut client: tokio::net::TcpStream,
+    mut server: tokio::net::TcpStream,
+    cut: Arc<Mutex<Option<&'static str>>>,
+) {
+    let (mut request, mut answer) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    let mut cuts = false;
+    loop {
+        tokio::select! {
+            read = client.read(&mut request) => {
+                let Ok(length @ 1..) = read else { return };
+                let text = String::from_utf8_lossy(&request[..length]).into_owned();
+                let wanted = |wanted: &mut &str| text.contains(*wanted);
+                cuts |= cut.lock().expect("nobody panics").take_if(wanted).is_some();
+                if server.write_all(&request[..length]).await.is_err() {
+                    return;
+                }
+            }
+            read = server.read(&mut answer) => {
+                let Ok(length @ 1..) = read else { return };
+                if cuts || client.write_all(&answer[..length]).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn free_port() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("it is bound").to_string()
+}

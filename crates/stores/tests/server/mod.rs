@@ -1,0 +1,312 @@
+//! What the tests against real servers share: finding one, doing things to it, and the checks that
+//! are the same for each of them.
+#![allow(clippy::disallowed_methods)] // Real servers, real time.
+#![allow(dead_code)] // Not every store's test needs all of it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+use tenure_lease::backend::{Acquire, Acquired, Backend, Release};
+use tenure_lease::record::Version;
+use tenure_lease::{LeaseName, Loss, Moment, Nonce, Owner, Settings, Store, Token};
+
+/// A server that scripts/servers started.
+#[derive(Clone)]
+pub(crate) struct Server {
+    name: &'static str,
+    pub(crate) address: String,
+}
+
+/// Keeps tests that stop the server out of each other's way.
+static TURN: Mutex<()> = Mutex::new(());
+
+impl Server {
+    /// The server, and the right to disturb it; `None` if there is none, which is said.
+    pub(crate) fn find(name: &'static str) -> Option<(Self, MutexGuard<'static, ()>)> {
+        let variable = format!("TENURE_TEST_{}", name.to_uppercase());
+        let Ok(address) = std::env::var(&variable) else {
+            eprintln!(
+                "skipped: {variable} is not set; enable it with: scripts/servers run --only {name} \
+                 -- cargo test -p tenure-stores --features {name}"
+            );
+            return None;
+        };
+        // A test that failed leaves the server as it found it, or the next one says so.
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        Some((Self { name, address }, turn))
+    }
+
+    /// `restart`, `pause`, `resume` or `kill`.
+    pub(crate) async fn control(&self, command: &'static str) {
+        let script = std::env::var("TENURE_TEST_SERVERS_SCRIPT");
+        let script = script.expect("scripts/servers sets TENURE_TEST_SERVERS_SCRIPT");
+        run(&script, vec![command.to_owned(), self.name.to_owned()], vec![]).await;
+    }
+}
+
+/// Runs a program of the operator's; its output.
+pub(crate) async fn run(
+    program: &str,
+    arguments: Vec<String>,
+    environment: Vec<(&'static str, String)>,
+) -> Vec<u8> {
+    let program = program.to_owned();
+    let task = tokio::task::spawn_blocking(move || {
+        let output = Command::new(&program).args(&arguments).envs(environment).output();
+        let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+        assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+        output.stdout
+    });
+    task.await.expect("it ran")
+}
+
+/// A server of a test's own, which ends with it.
+pub(crate) struct Private {
+    child: Child,
+    pub(crate) directory: PathBuf,
+}
+
+impl Private {
+    /// A new folder with a certificate for 127.0.0.1 in it.
+    pub(crate) async fn folder() -> PathBuf {
+        let name = format!("tenure-test-{:016x}", Nonce::random().bits() as u64);
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir(&directory).expect("a folder");
+        let (key, certificate) = (directory.join("key.pem"), directory.join("cert.pem"));
+        let arguments = format!(
+            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -keyout {} -out {} \
+             -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=IP:127.0.0.1",
+            key.display(),
+            certificate.display()
+        );
+        run("openssl", arguments.split(' ').map(str::to_owned).collect(), vec![]).await;
+        directory
+    }
+
+    pub(crate) fn start(
+        program: &str,
+        arguments: &[&str],
+        directory: &Path,
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let child = Command::new(program)
+            .args(arguments)
+            .envs(environment.iter().copied())
+            .current_dir(directory)
+            .env("TMPDIR", directory)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let child = child.unwrap_or_else(|error| panic!("{program}: {error}"));
+        Self { child, directory: directory.to_owned() }
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        // What cannot be ended or removed is left; the test has its verdict.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A port that was free a moment ago.
+pub(crate) fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("it has one").port()
+}
+
+pub(crate) fn fresh(stem: &str) -> LeaseName {
+    let name = format!("{stem}-{:016x}", Nonce::random().bits() as u64);
+    LeaseName::new(&name).expect("a stem, a hyphen and hexadecimal digits are a name")
+}
+
+pub(crate) fn request(name: &LeaseName, owner: &str, ttl: Duration) -> Acquire {
+    Acquire {
+        name: name.clone(),
+        claim: Nonce::random(),
+        owner: Owner::named(owner),
+        ttl,
+        session: None,
+        note: None,
+        create: true,
+        takeover: None,
+        expected: None,
+        above: 0,
+        unattended: false,
+    }
+}
+
+/// Wins what must be free; the claim and its token.
+pub(crate) async fn win(backend: &dyn Backend, request: Acquire) -> (Nonce, Token) {
+    let claim = request.claim;
+    match backend.acquire(request).await {
+        Ok(Acquired::Won { token, .. }) => (claim, token),
+        other => panic!("not won: {other:?}"),
+    }
+}
+
+/// Eight clients on fifty names each of absent, released and expired records: one winner each.
+pub(crate) async fn race(open: impl Fn() -> Store, ttl: Duration, frees_after: Duration) {
+    let first = open();
+    let first = first.backend();
+    let mut names: Vec<(LeaseName, Option<Version>, Token)> = Vec::new();
+    for _ in 0..NAMES {
+        names.push((fresh("race-absent"), None, Token::default()));
+        let name = fresh("race-released");
+        let (claim, token) = win(&**first, request(&name, "first", ttl)).await;
+        let release = Release { name: name.clone(), claim, known: vec![claim] };
+        first.release(release).await.expect("released");
+        names.push((name, None, token));
+    }
+    for _ in 0..NAMES {
+        let name = fresh("race-expired");
+        let (_, token) = win(&**first, request(&name, "first", ttl)).await;
+        let record = first.read(vec![name.clone()]).await.expect("read").remove(0);
+        // A store that frees by itself does not need it, and one that watches does.
+        names.push((name, record.map(|record| record.version), token));
+    }
+    tokio::time::sleep(frees_after).await;
+    let names = Arc::new(names);
+    let barrier = Arc::new(Barrier::new(CLIENTS));
+    let mut racing = JoinSet::new();
+    let begun = Moment::now();
+    for client in 0..CLIENTS {
+        let (store, names, barrier) = (open(), Arc::clone(&names), Arc::clone(&barrier));
+        racing.spawn(async move {
+            let mut won = Vec::new();
+            for (index, (name, version, before)) in names.iter().enumerate() {
+                let mut attempt = request(name, &format!("client-{client}"), ttl * 4);
+                attempt.takeover = version.clone();
+                barrier.wait().await;
+                match store.backend().acquire(attempt).await {
+                    Ok(Acquired::Won { token, .. }) => {
+                        assert!(token > *before, "token {token} after {before}");
+                        won.push(index);
+                    }
+                    Ok(Acquired::Lost(_)) => {}
+                    Err(error) => panic!("{name}: {error}"),
+                }
+            }
+            won
+        });
+    }
+    let mut winners = vec![0; names.len()];
+    for won in racing.join_all().await {
+        won.into_iter().for_each(|index| winners[index] += 1);
+    }
+    for ((name, ..), winners) in names.iter().zip(&winners) {
+        assert_eq!(*winners, 1, "{name} has {winners} winners");
+    }
+    println!(
+        "{} races of {CLIENTS}, one winner each, in {:?}",
+        names.len(),
+        Moment::now().since(begun)
+    );
+}
+
+/// From a release to the next tenure, waiting on a watch; printed beside what one write takes.
+pub(crate) async fn hand_over(open: impl Fn() -> Store, settings: Settings) {
+    let (stores, name) = ([open(), open()], fresh("hand-over"));
+    let lease = |turn: usize| stores[turn % 2].lease(name.as_str()).settings(settings.clone());
+    let mut tenure = lease(0).acquire().await.expect("acquired");
+    let (mut took, mut writes) = (Vec::new(), Vec::new());
+    for turn in 1..=HAND_OVERS {
+        let next = lease(turn);
+        let waiting = tokio::spawn(async move {
+            let tenure = next.acquire().await.expect("acquired");
+            (tenure, Moment::now())
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let released = Moment::now();
+        tenure.release().await;
+        let (next, at) = waiting.await.expect("the next one");
+        took.push(at.since(released));
+        tenure = next;
+        let written = Moment::now();
+        tenure.write_note(vec![0; 8]).await.expect("written");
+        writes.push(Moment::now().since(written));
+    }
+    took.sort();
+    writes.sort();
+    let (took, write) = (took[HAND_OVERS / 2], writes[HAND_OVERS / 2]);
+    println!("hand-over p50 {took:?}, a renewal p50 {write:?}");
+    assert!(took < settings.renew_interval / 2, "handed over in {took:?}: by polling");
+}
+
+/// A restart within the ttl: the tenure goes on, under its token.
+pub(crate) async fn survives_restart(server: &Server, store: &Store, settings: Settings) {
+    let (name, ttl) = (fresh("restart"), settings.ttl);
+    let lease = store.lease(name.as_str()).settings(settings);
+    let tenure = lease.acquire().await.expect("acquired");
+    let begun = Moment::now();
+    server.control("restart").await;
+    println!("restarted in {:?}", Moment::now().since(begun));
+    tokio::select! {
+        loss = tenure.lost() => panic!("lost over a restart: {loss}"),
+        () = tokio::time::sleep(ttl * 2) => {}
+    }
+    assert!(tenure.is_held());
+    let record = store.inspect(name.as_str()).await.expect("inspected").expect("it is there");
+    assert!(record.is_of(tenure.claim()) && record.token == tenure.token(), "{record:?}");
+    tenure.release().await;
+}
+
+/// Away for two ttls: the holder stops in time, with a reason; when the server is back, what a live
+/// holder has given up and what a dead one has left are each somebody's within five seconds.
+pub(crate) async fn survives_outage(
+    server: &Server,
+    open: impl Fn() -> Store,
+    settings: Settings,
+    begin: &'static str,
+    end: &'static str,
+) {
+    let (live, dead) = (fresh("outage-live"), fresh("outage-dead"));
+    let (holder, rival) = (open(), open());
+    let lease =
+        |store: &Store, name: &LeaseName| store.lease(name.as_str()).settings(settings.clone());
+    let tenure = lease(&holder, &live).acquire().await.expect("acquired");
+    let left = win(&**holder.backend(), request(&dead, "dead", settings.ttl)).await;
+    let waiting = |name: &LeaseName| {
+        let lease = lease(&rival, name);
+        tokio::spawn(async move {
+            let tenure = lease.acquire().await.expect("acquired");
+            (tenure, Moment::now())
+        })
+    };
+    let (after_live, after_dead) = (waiting(&live), waiting(&dead));
+    // They have seen both records before the server goes.
+    tokio::time::sleep(settings.ttl / 10).await;
+    let gone = Moment::now();
+    server.control(begin).await;
+    let loss = tokio::time::timeout(settings.ttl, tenure.lost()).await.expect("lost in time");
+    let lost_after = Moment::now().since(gone);
+    assert!(matches!(loss, Loss::Expired), "the reason is {loss:?}");
+    assert!(lost_after <= settings.kill_after(), "lost only after {lost_after:?}");
+    tokio::time::sleep((gone + settings.ttl * 2).since(Moment::now())).await;
+    server.control(end).await;
+    let back = Moment::now();
+    let token = tenure.token();
+    drop(tenure);
+    let (next_live, live_at) = after_live.await.expect("a next holder");
+    let (next_dead, dead_at) = after_dead.await.expect("a next holder");
+    let waits = (live_at.since(back), dead_at.since(back));
+    println!("{begin}: lost {lost_after:?} after, the next holders {waits:?} after the return");
+    assert!(waits.0 <= LATEST && waits.1 <= LATEST, "{waits:?}");
+    assert!(next_live.token() > token && next_dead.token() > left.1);
+    for (name, next) in [(&live, &next_live), (&dead, &next_dead)] {
+        let record = rival.inspect(name.as_str()).await.expect("inspected").expect("there");
+        assert!(next.is_held() && record.is_of(next.claim()), "{record:?}");
+    }
+}
+
+const NAMES: usize = 50;
+const HAND_OVERS: usize = 15;
+const CLIENTS: usize = 8;
+const LATEST: Duration = Duration::from_secs(5);
