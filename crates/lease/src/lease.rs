@@ -155,6 +155,9 @@ impl Lease {
     /// At a loss [`Tenure::lost`] resolves inside; what has not returned when its stop budget is
     /// over is dropped where it awaits. Work that blocks its thread cannot be dropped: use
     /// [`Lease::watchdog`].
+    ///
+    /// Inside [`tokio::spawn`](https://docs.rs/tokio/latest/tokio/fn.spawn.html) write
+    /// `async move |tenure|` and capture owned values only.
     pub async fn run<T, E, F>(&self, mut work: F) -> Result<T, E>
     where
         F: AsyncFnMut(&Tenure) -> Result<T, E>,
