@@ -22,7 +22,8 @@ use tenure_lease::{OpenError, Store};
 /// Opens a store from its URL, whichever kind it is: `file:DIR` and `memory:` always, the others if
 /// their feature is compiled in.
 pub async fn open(url: &str) -> Result<Store, OpenError> {
-    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    // Never the whole of it in an error: there may be a password in it.
+    let scheme = url.split(':').next().unwrap_or_default();
     match scheme {
         "file" | "memory" => tenure_lease::open(url).await,
         #[cfg(feature = "azure_blob")]
@@ -52,7 +53,8 @@ fn unknown(scheme: &str) -> OpenError {
         None => {
             let known: Vec<_> = SCHEMES.iter().map(|(scheme, _)| format!("{scheme}:")).collect();
             OpenError(format!(
-                "{scheme:?} is not the scheme of a store; file:, memory:, {} are",
+                "{scheme:?} is no kind of store; \"file:./leases\" is a store's URL, and others begin \
+                 with memory:, {}",
                 known.join(", ")
             ))
         }
