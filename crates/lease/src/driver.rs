@@ -283,11 +283,10 @@ pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -
 /// What is to be told to whoever waits for a tenure to begin.
 pub(crate) type Begin<T> = tokio::sync::oneshot::Sender<T>;
 
-/// Answers whoever waits, once; if nobody waits any more, the wish to end it is on its way.
-fn answer_waiting<T>(begin: &mut Option<Begin<T>>, answer: T) {
-    if let Some(begin) = begin.take() {
-        let _ = begin.send(answer);
-    }
+/// Answers whoever waits, once.
+/// Says whether there was anybody.
+fn answer_waiting<T>(begin: &mut Option<Begin<T>>, answer: T) -> bool {
+    begin.take().is_some_and(|begin| begin.send(answer).is_ok())
 }
 
 fn tell(state: &watch::Sender<State>, change: impl FnOnce(&mut State)) {

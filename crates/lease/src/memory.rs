@@ -64,7 +64,8 @@ impl MemoryRecords {
             return Ok(Acquired::Lost(former));
         }
         self.revision += 1;
-        let natural = former.as_ref().map_or(self.revision, |former| former.token.term + 1);
+        let natural =
+            former.as_ref().map_or(self.revision, |former| former.token.term.saturating_add(1));
         let token = Token::new(natural.max(request.above.saturating_add(1)), 0);
         let note = match (request.note, &former) {
             (Some(note), _) => note,

@@ -51,7 +51,7 @@ pub struct Settings {
     /// short pauses. Default ttl/10.
     pub margin: Duration,
     /// An attached lease whose record was not seen for this long is lost; a vanished one is waited
-    /// out for this long besides the ttl. Default: the ttl.
+    /// out for a ttl more. At most, and by default, the ttl.
     pub proof_interval: Duration,
     /// Which rule to leave out, so that a test can see that it is needed.
     #[cfg(feature = "planted")]
@@ -123,10 +123,16 @@ impl Settings {
                 self.ttl
             )));
         }
-        if self.proof_interval < self.operation_timeout * 2 {
+        if self.proof_interval > self.ttl {
             return Err(SettingsError(format!(
-                "proof_interval {:?} must be at least twice operation_timeout {:?}",
-                self.proof_interval, self.operation_timeout
+                "proof_interval {:?} must not be longer than the ttl {:?}",
+                self.proof_interval, self.ttl
+            )));
+        }
+        if self.proof_interval <= self.operation_timeout + self.stop_budget {
+            return Err(SettingsError(format!(
+                "proof_interval {:?} must be longer than operation_timeout {:?} + stop_budget {:?}",
+                self.proof_interval, self.operation_timeout, self.stop_budget
             )));
         }
         Ok(())

@@ -67,6 +67,10 @@ impl Watchdog {
 #[cfg(target_os = "linux")]
 impl Drop for Watchdog {
     fn drop(&mut self) {
+        // A driver that panicked does not know whether the work has ended.
+        if std::thread::panicking() {
+            return;
+        }
         // SAFETY: the timer is ours and is not used afterwards.
         unsafe { libc::timer_delete(self.timer) };
     }

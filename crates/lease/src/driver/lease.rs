@@ -80,9 +80,10 @@ pub(crate) async fn keep(
                 Event::NoteWritten(number) => tell(&state, |state| state.note = number),
                 Event::Lost(loss) => {
                     cell.end();
+                    // First whom it concerns; a log may be slow.
+                    tell(&state, |state| state.loss = Some(loss.clone()));
                     tracing::warn!(lease = %name, reason = %loss, "lease lost");
                     telemetry::lost(&name, &loss);
-                    tell(&state, |state| state.loss = Some(loss));
                 }
                 Event::Unexpected(record) => {
                     let error = LeaseError::Unexpected(record.map(Box::new));

@@ -58,7 +58,9 @@ pub(crate) async fn keep_session(
     let mut watches = Watches::new(backend);
     let mut watches_at = Moment::ZERO;
     let mut attachments: BTreeMap<AttachId, Attachment> = BTreeMap::new();
-    let mut held = 0;
+    let mut held: usize = 0;
+    // A deadline moved, and the watchdog has to follow.
+    let mut moved = false;
     let mut begin = Some(begin);
     let mut guard: Option<Watchdog> = None;
     let mut sign: Ping = None;
@@ -77,24 +79,25 @@ pub(crate) async fn keep_session(
                         guard = Some(Watchdog::new());
                     }
                     cell.set(deadlines);
-                    guard.iter().for_each(|guard| guard.arm(deadlines.kill));
+                    moved = true;
                     let begun = Begun { token, claim, note, former };
                     answer_waiting(&mut begin, Ok(Some(begun)));
                 }
                 SessionEvent::Session(Event::Renewed(deadlines)) => {
                     cell.set(deadlines);
-                    guard.iter().for_each(|guard| guard.arm(deadlines.kill));
+                    moved = true;
                     telemetry::renewed(&name, deadlines.lost.since(Moment::now()));
                 }
                 SessionEvent::Session(Event::Ping) => sign = ping(liveness.as_ref()),
-                SessionEvent::Session(Event::NoteWritten(_)) => {
-                    unreachable!("nobody asks a session for a note")
+                SessionEvent::Session(Event::NoteWritten(number)) => {
+                    tell(&state, |state| state.note = number);
                 }
                 SessionEvent::Session(Event::Lost(loss)) => {
                     cell.end();
+                    // First whom it concerns; a log may be slow.
+                    tell(&state, |state| state.loss = Some(loss.clone()));
                     tracing::warn!(session = %name, reason = %loss, "session lost");
                     telemetry::lost(&name, &loss);
-                    tell(&state, |state| state.loss = Some(loss));
                 }
                 SessionEvent::Session(Event::Unexpected(record)) => {
                     let error = LeaseError::Unexpected(record.map(Box::new));
@@ -107,13 +110,27 @@ pub(crate) async fn keep_session(
                 }
                 SessionEvent::Attached(id, event) => {
                     let Some(attachment) = attachments.get_mut(&id) else { continue };
-                    held += attachment.happened(event);
+                    moved = true;
+                    let before = attachment.held;
+                    if !attachment.happened(event) {
+                        // Whoever wanted it has gone without a word.
+                        session.detach(Moment::now(), id);
+                        attachment.held = false;
+                    }
+                    held = held + usize::from(attachment.held) - usize::from(before);
                     if attachment.state.borrow().done {
                         attachments.remove(&id);
                     }
-                    telemetry::attached(&name, usize::try_from(held).unwrap_or(0));
+                    telemetry::attached(&name, held);
                 }
             }
+        }
+        if std::mem::take(&mut moved)
+            && let Some(guard) = &guard
+        {
+            let working = attachments.values().filter(|attachment| attachment.held);
+            let earliest = working.map(|attachment| attachment.cell.kill_at()).min();
+            guard.arm(cell.kill_at().min(earliest.unwrap_or(Moment::NEVER)));
         }
         // Ten thousand waiters are worth watching, but not worth listing at every step.
         if Moment::now() >= watches_at {
@@ -124,8 +141,19 @@ pub(crate) async fn keep_session(
         tokio::select! {
             biased;
             (flight, answer) = flights.next() => session.answer(Moment::now(), flight, answer),
-            changed = wants.changed(), if wanted => {
-                if changed.is_err() {
+            changed = wants.changed(), if wanted => match changed {
+                Ok(()) => {
+                    let wants = wants.borrow_and_update().clone();
+                    if let Some(loss) = wants.give_up {
+                        session.give_up_all(Moment::now(), loss);
+                    }
+                    if let Some((number, note)) = wants.note
+                        && number > state.borrow().note
+                    {
+                        session.write_note(Moment::now(), number, note);
+                    }
+                }
+                Err(_) => {
                     wanted = false;
                     if session.keeper().token().is_some() {
                         tracing::info!(session = %name, "session given back");
@@ -133,7 +161,7 @@ pub(crate) async fn keep_session(
                     }
                     session.ended(Moment::now());
                 }
-            }
+            },
             () = pong(&mut sign) => session.pong(Moment::now()),
             // None once the session's handle and all attached tenures are gone.
             Some(command) = commands.recv() => match command {
@@ -156,8 +184,11 @@ pub(crate) async fn keep_session(
                 }
                 Command::GiveUp(id, loss) => session.give_up(Moment::now(), id, loss),
                 Command::Detach(id) => {
-                    if let Some(attachment) = attachments.get(&id) {
+                    if let Some(attachment) = attachments.get_mut(&id) {
                         attachment.cell.end();
+                        // Its work has ended, whenever the store hears of it.
+                        held -= usize::from(std::mem::take(&mut attachment.held));
+                        moved = true;
                     }
                     session.detach(Moment::now(), id);
                 }
@@ -172,15 +203,14 @@ pub(crate) async fn keep_session(
 }
 
 impl Attachment {
-    /// Passes an event on; returns by how many the held ones changed.
-    fn happened(&mut self, event: Event) -> isize {
+    /// Passes an event on; `false` if nobody wants what was won.
+    fn happened(&mut self, event: Event) -> bool {
         match event {
             Event::Won { token, claim, note, former, deadlines } => {
                 self.held = true;
                 self.cell.set(deadlines);
                 let begun = Begun { token, claim, note, former };
-                answer_waiting(&mut self.begin, Ok(begun));
-                return 1;
+                return answer_waiting(&mut self.begin, Ok(begun));
             }
             Event::Renewed(deadlines) => self.cell.set(deadlines),
             Event::Lost(loss) => {
@@ -190,14 +220,14 @@ impl Attachment {
             }
             Event::Done => {
                 self.cell.end();
+                self.held = false;
                 tell(&self.state, |state| state.done = true);
-                return -isize::from(std::mem::take(&mut self.held));
             }
             Event::Ping | Event::NoteWritten(_) | Event::Unexpected(_) => {
                 unreachable!("attached leases are not renewed and expect nothing")
             }
         }
-        0
+        true
     }
 }
 

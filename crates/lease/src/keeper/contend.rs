@@ -79,6 +79,8 @@ pub(super) struct Contender {
     /// Claims to give back: to be released until the store has answered.
     litter: Litter,
     next_at: Moment,
+    /// How often the answer was the same although something was due.
+    vain: u32,
     /// The store pushed a change while a request was under way, whose answer may be older.
     woken: bool,
     failures: u32,
@@ -128,6 +130,7 @@ impl Contender {
             strays: Vec::new(),
             litter: Litter::default(),
             next_at: now,
+            vain: 0,
             woken: false,
             failures: 0,
             flight: None,
@@ -336,9 +339,9 @@ impl Contender {
         if self.wish.expected.is_some_and(|expected| !expected.matches(record.as_ref())) {
             return Some(Outcome::Unexpected(record));
         }
-        let proof_interval = self.settings.proof_interval;
         self.sight.see(now, record, &self.settings, |record| {
-            record.ttl + if record.session().is_some() { proof_interval } else { Duration::ZERO }
+            // A holder's proof interval is at most its ttl.
+            record.ttl.saturating_mul(if record.session().is_some() { 2 } else { 1 })
         });
         self.follow_session();
         self.schedule(now);
@@ -385,11 +388,15 @@ impl Contender {
 
     fn session_read(&mut self, now: Moment, record: Option<Record>) {
         let Some(session) = &mut self.session else { return };
+        let named = session.session.term;
         let over = record.as_ref().is_some_and(|record| {
-            record.token.term > session.session.term
-                || record.holder.is_none() && record.token.term == session.session.term
+            record.token.term > named || record.holder.is_none() && record.token.term == named
         });
-        if over {
+        // A lower term than the attached record names: the store has lost history. That tenure's
+        // next renewal is refused, as if the record had vanished.
+        let older = record.as_ref().is_some_and(|record| record.token.term < named);
+        let record = record.filter(|_| !older);
+        if over || older && session.sight.waited_out(now).is_some() {
             session.over = true;
             self.next_at = now;
             return;
@@ -459,7 +466,12 @@ impl Contender {
         let woken = std::mem::take(&mut self.woken);
         let due = if woken { now } else { sight.due(now, &self.settings) };
         // Never in a tight loop: the loser of a race, or a store that is late with an expiry.
-        let earliest = now + self.random.around(RETRY_PAUSE);
+        self.vain = if due <= now && !woken { self.vain.saturating_add(1) } else { 0 };
+        let pause = match self.vain {
+            0 | 1 => self.random.around(RETRY_PAUSE),
+            vain => self.random.backoff(vain - 1, self.settings.renew_interval),
+        };
+        let earliest = now + pause;
         self.next_at = poll.min(due.max(earliest));
     }
 

@@ -186,6 +186,11 @@ impl Keeper {
                     assert!(outcome.is_none(), "what is held is not won again");
                 }
             },
+            // What was being given back while it was held.
+            Phase::Stopping(_) if !matches!(answer, Answer::Renew(_)) => {
+                let outcome = self.contender.answer(now, flight, answer);
+                assert!(outcome.is_none(), "what is lost is not won again");
+            }
             Phase::Stopping(_) | Phase::Done => {}
         }
     }

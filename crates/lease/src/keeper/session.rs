@@ -378,6 +378,20 @@ impl Session {
         }
     }
 
+    /// The session is of no use any more, and with it all that is attached.
+    pub fn give_up_all(&mut self, now: Moment, loss: Loss) {
+        self.tick(now);
+        self.keeper.give_up(now, loss);
+        self.take_keeper_events(now);
+    }
+
+    /// Writes a note into the session's own record; as [`Keeper::write_note`].
+    pub fn write_note(&mut self, now: Moment, number: u64, note: Vec<u8>) {
+        self.tick(now);
+        self.keeper.write_note(now, number, note);
+        self.take_keeper_events(now);
+    }
+
     /// An attached lease is of no use any more, say because a fence refuses its token.
     pub fn give_up(&mut self, now: Moment, id: AttachId, loss: Loss) {
         self.tick(now);

@@ -65,6 +65,7 @@ impl Sight {
         match self {
             Self::Seen { record, since, .. }
                 if record.holder.is_some()
+                    && !is_foreign(record)
                     && now.since(*since) >= observe_for(record, settings) =>
             {
                 Some(record)
@@ -100,6 +101,7 @@ impl Sight {
             Self::Seen { record, since, read } => {
                 let watched_out = *since + observe_for(record, settings);
                 match record.expiry {
+                    Expiry::ByStore(remaining) if is_foreign(record) => *read + remaining,
                     Expiry::ByStore(remaining) => watched_out.min(*read + remaining),
                     Expiry::ByObservation => watched_out,
                 }
@@ -107,6 +109,12 @@ impl Sight {
             Self::Vanished { since, wait } => *since + *wait,
         }
     }
+}
+
+/// Held by somebody who need not write the record to keep it: that it stands still says nothing.
+fn is_foreign(record: &Record) -> bool {
+    matches!(record.expiry, Expiry::ByStore(_))
+        && record.holder.as_ref().is_some_and(|holder| holder.claim.is_none())
 }
 
 fn observe_for(record: &Record, settings: &Settings) -> Duration {

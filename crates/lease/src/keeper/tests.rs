@@ -240,6 +240,47 @@ fn a_record_that_stands_still_is_taken_after_its_own_ttl_and_a_renewed_one_is_no
 }
 
 #[test]
+fn a_foreign_holder_that_the_store_expires_is_never_taken_over_by_observation() {
+    let mut keeper = keeper();
+    let mut record = foreign_record();
+    record.holder.as_mut().unwrap().claim = None;
+    record.expiry = crate::record::Expiry::ByStore(record.ttl);
+    let mut now = seconds(0.0);
+    let (mut flight, _) = keeper.poll(now, nonce(1)).unwrap();
+    while now < seconds(200.0) {
+        keeper.answer(now, flight, Answer::Acquire(Ok(Acquired::Lost(Some(record.clone())))));
+        now = keeper.next_at();
+        let Some((next, Request::Acquire(acquire))) = keeper.poll(now, nonce(2)) else { panic!() };
+        assert_eq!((acquire.takeover, acquire.create), (None, false));
+        flight = next;
+    }
+}
+
+/// What is given back while the lease is held, a session that was taken over for it, is answered
+/// after the loss: the keeper must come to its end all the same.
+#[test]
+fn an_answer_after_the_loss_does_not_hold_up_the_end() {
+    let mut keeper = keeper();
+    let (flight, _) = keeper.poll(seconds(0.0), nonce(1)).unwrap();
+    // Too late: given back, without an answer.
+    keeper.answer(seconds(7.0), flight, won(5));
+    let (flight, request) = keeper.poll(seconds(7.0), nonce(2)).unwrap();
+    keeper.answer(seconds(7.0), flight, no_answer(&request));
+    let (flight, _) = keeper.poll(seconds(7.0), nonce(3)).unwrap();
+    keeper.answer(seconds(7.0), flight, won(6));
+    let release_at = keeper.next_at();
+    let (release, request) = keeper.poll(release_at, nonce(4)).unwrap();
+    assert!(matches!(request, Request::Release(_)));
+    keeper.give_up(release_at, Loss::Expired);
+    keeper.answer(release_at, release, Answer::Release(Ok(Released::Refused)));
+    keeper.ended(release_at);
+    let (flight, _) = keeper.poll(release_at, nonce(5)).expect("the lease is given back");
+    keeper.answer(release_at, flight, Answer::Release(Ok(Released::Yes)));
+    assert_eq!(keeper.poll(release_at, nonce(6)), None);
+    assert!(events(&mut keeper).contains(&Event::Done));
+}
+
+#[test]
 fn a_known_record_that_vanished_is_waited_out() {
     let mut keeper = keeper();
     let (mut flight, _) = keeper.poll(seconds(0.0), nonce(1)).unwrap();

@@ -199,7 +199,6 @@ async fn a_late_reply_prolongs_from_the_send(cx: Context) -> Checked {
         renew_interval: ttl / 10,
         operation_timeout: ttl * 65 / 100,
         stop_budget: ttl / 20,
-        proof_interval: ttl * 2,
         ..cx.settings()
     };
     settings.check().map_err(|error| failed(error.to_string()))?;
