@@ -193,7 +193,8 @@ impl Tenure {
     }
 
     /// Gives the lease back: the guarded work has ended. Returns when the store has answered, or
-    /// when the lease has run out without an answer.
+    /// after four ttls without an answer, when the lease has long run out. Drop the tenure instead
+    /// if there is no time to wait.
     pub async fn release(self) {
         let Self { state, back, .. } = self;
         drop(back);
