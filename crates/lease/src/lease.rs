@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
-use crate::backend::{Backend, Expected, StoreInfo};
+use crate::backend::{Backend, Expected, StoreError, StoreInfo};
 use crate::driver::{
     Cell, Liveness, State, Terms, Wants, keep, on_keeper, runtime, tick_of_current_runtime, within,
 };
@@ -58,7 +58,8 @@ impl Store {
     pub async fn inspect(&self, name: &str) -> Result<Option<Record>, LeaseError> {
         let name = LeaseName::new(name)?;
         let backend = Arc::clone(&self.backend);
-        let records = on_keeper(async move { backend.read(vec![name]).await }).await?;
+        let read = on_keeper(async move { backend.read(vec![name]).await });
+        let records = within(PATIENCE, read).await.ok_or_else(silence)??;
         Ok(records.into_iter().next().flatten())
     }
 
@@ -68,7 +69,8 @@ impl Store {
     pub async fn preflight(&self, name: &str) -> Result<(), LeaseError> {
         let name = LeaseName::new(name)?;
         let backend = Arc::clone(&self.backend);
-        on_keeper(async move { preflight::preflight(&*backend, &name).await }).await
+        let flight = on_keeper(async move { preflight::preflight(&*backend, &name).await });
+        within(PATIENCE, flight).await.ok_or_else(silence)?
     }
 }
 
@@ -217,3 +219,10 @@ impl Lease {
         })
     }
 }
+
+fn silence() -> StoreError {
+    StoreError::unavailable(format!("nothing came within {PATIENCE:?}"))
+}
+
+/// How long people and readiness checks wait for a store; keepers have their own time-outs.
+const PATIENCE: Duration = Duration::from_secs(20);
