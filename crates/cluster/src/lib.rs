@@ -1,0 +1,8 @@
+//! The cluster: nodes find each other, agree on who is in and how old each is, notice who cannot be
+//! reached, get over it, and talk.
+//!
+//! Nothing here removes anybody on its own: *unreachable* is an observation that heals.
+
+mod node;
+
+pub use node::{Address, AddressError, Incarnation, Node};

@@ -1,0 +1,144 @@
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// Where a node is reached: `host:port`. Also how nodes are ordered: by this text.
+///
+/// ```
+/// use tenure_cluster::Address;
+/// let address: Address = "shop-0.shop:7400".parse().unwrap();
+/// assert_eq!((address.host(), address.port()), ("shop-0.shop", 7400));
+/// assert!("shop-0".parse::<Address>().unwrap_err().to_string().contains("host:port"));
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Address(Arc<str>);
+
+impl Address {
+    /// Parses `host:port`; an IPv6 host stands in brackets.
+    pub fn new(text: &str) -> Result<Self, AddressError> {
+        let refuse = |why| Err(AddressError { text: text.chars().take(80).collect(), why });
+        if text.len() > MAX_LEN {
+            return refuse("it is longer than 261 characters");
+        }
+        let Some((host, port)) = text.rsplit_once(':') else {
+            return refuse("it has no port");
+        };
+        if host.is_empty() {
+            return refuse("it has no host");
+        }
+        if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
+            return refuse("an IPv6 host stands in brackets");
+        }
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return refuse("only printable ASCII is allowed");
+        }
+        match port.parse::<u16>() {
+            Ok(port) if port > 0 => Ok(Self(text.into())),
+            _ => refuse("its port is not a number from 1 to 65535"),
+        }
+    }
+
+    /// The host, without brackets.
+    pub fn host(&self) -> &str {
+        self.split().0.trim_start_matches('[').trim_end_matches(']')
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.split().1.parse().unwrap_or_default() // Checked when it was made.
+    }
+
+    /// The whole text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn split(&self) -> (&str, &str) {
+        self.0.rsplit_once(':').unwrap_or((&self.0, ""))
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        Self::new(text)
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = AddressError;
+
+    fn try_from(text: String) -> Result<Self, AddressError> {
+        Self::new(&text)
+    }
+}
+
+impl From<Address> for String {
+    fn from(address: Address) -> Self {
+        address.0.as_ref().into()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A text that is no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("\"{text}\" is not an address: {why}; an address is host:port, like shop-0.shop:7400")]
+pub struct AddressError {
+    text: String,
+    why: &'static str,
+}
+
+/// A random number that tells one process from the next at the same address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Incarnation(pub u64);
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// One process in a cluster: an address, and the incarnation that answers there.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Node {
+    /// Where it is reached.
+    pub address: Address,
+    /// Which process it is.
+    pub incarnation: Incarnation,
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}", self.address, self.incarnation)
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A host name has 253 characters at most, a port five.
+const MAX_LEN: usize = 261;
