@@ -21,7 +21,7 @@ mod sight;
 use std::collections::VecDeque;
 
 pub use contend::Wish;
-pub(crate) use random::Random;
+pub use random::Random;
 pub use session::{AttachId, Session, SessionEvent, SessionFlight};
 
 use crate::backend::{Answer, Renew, Renewed, Request, StoreError};

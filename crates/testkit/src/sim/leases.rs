@@ -9,7 +9,6 @@
 //! allow for, and no two activities may overlap. *Beyond* it, processes stand still for several
 //! ttls, with or without their clocks: then activities may overlap, and the fence must hold.
 
-mod clock;
 mod process;
 mod world;
 

@@ -4,7 +4,7 @@ use tenure_lease::backend::{Answer, Request};
 use tenure_lease::keeper::{AttachId, Event, Keeper, Session, SessionEvent, SessionFlight, Wish};
 use tenure_lease::{LeaseName, Loss, Moment, Nonce, Owner, Settings, Token};
 
-use super::clock::Clock;
+use crate::sim::clock::Clock;
 
 /// A simulated process: its clock, its keeper and what it does.
 pub(super) struct Process {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_lease::backend::{Acquire, Acquired, Answer, Renewed, Request, StoreError};
 use tenure_lease::{LeaseName, Loss, MemoryRecords, Moment, Nonce, Owner, Token};
 
-use super::clock::Clock;
+use crate::sim::clock::Clock;
 use super::process::{Agent, Arrival, Flight, Happened, Process};
 use super::{Outcome, Plan};
 use crate::history::{Event, History, Violation};

@@ -3,7 +3,8 @@ use std::time::Duration;
 use tenure_lease::Moment;
 
 /// A process's own clock: runs at a rate of its own, begins anywhere, and may stand still.
-pub(super) struct Clock {
+#[derive(Clone, Debug)]
+pub(crate) struct Clock {
     offset: u64,
     /// In millionths; 1,000,000 is true.
     rate: u64,
@@ -14,7 +15,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub(super) fn new(offset: u64, rate: u64) -> Self {
+    pub(crate) fn new(offset: u64, rate: u64) -> Self {
         Self { offset, rate, anchor: Moment::ZERO, local: 0, frozen: false }
     }
 
@@ -26,19 +27,19 @@ impl Clock {
     }
 
     /// What it shows at this true time.
-    pub(super) fn read(&mut self, now: Moment) -> Moment {
+    pub(crate) fn read(&mut self, now: Moment) -> Moment {
         self.advance(now);
         Moment::from_nanos(self.offset + self.local)
     }
 
     /// It stands still from now on, or runs again.
-    pub(super) fn freeze(&mut self, now: Moment, frozen: bool) {
+    pub(crate) fn freeze(&mut self, now: Moment, frozen: bool) {
         self.advance(now);
         self.frozen = frozen;
     }
 
     /// The true time at which it will show `local`, if it runs on.
-    pub(super) fn when(&mut self, now: Moment, local: Moment) -> Moment {
+    pub(crate) fn when(&mut self, now: Moment, local: Moment) -> Moment {
         let left = local.since(self.read(now)).as_nanos() as u64;
         // One more, so that rounding never wakes anybody too early.
         now + Duration::from_nanos((left as u128 * MILLION / u128::from(self.rate)) as u64 + 1)

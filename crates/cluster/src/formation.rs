@@ -1,0 +1,225 @@
+//! How a cluster comes to be: exactly one, of however many nodes start at once.
+//!
+//! Nodes that find nobody to join contend for the *formation lease*. Whoever wins it forms the
+//! cluster; the term of that tenure is the cluster's id, and the lease's note says the id and where
+//! to find members, so that the store is also a way to find the cluster. The cluster's leader keeps
+//! the lease for as long as there is one.
+//!
+//! Somebody who wins the lease and finds an id in the note does not know whether that cluster still
+//! lives: its leader may have lost the store, or be on its way out. So it asks the contact points
+//! for one ttl first. If they do live and it cannot reach them, two clusters come to be, with
+//! different ids; the older one, when it learns of the newer, gives way.
+//!
+//! While the store is away, the cluster lives on, and nobody forms another.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tenure_lease::Moment;
+
+use crate::Address;
+use crate::membership::Membership;
+use crate::view::Status;
+
+/// What stands in the formation lease's note, as JSON that people can read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FormationNote {
+    /// The cluster that was formed last.
+    pub cluster: u64,
+    /// Where to find members of it.
+    pub contacts: Vec<Address>,
+}
+
+impl FormationNote {
+    /// Reads a note; an empty one, or one that is not ours, says nothing.
+    pub fn parse(note: &[u8]) -> Option<Self> {
+        serde_json::from_slice(note).ok()
+    }
+
+    /// For the record.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default() // Numbers and strings always serialise.
+    }
+}
+
+/// One node's part in forming and finding the cluster. Pure.
+#[derive(Clone, Debug)]
+pub struct Formation {
+    ttl: Duration,
+    discovered: Vec<Address>,
+    /// What the lease's record said when it was last read.
+    note: Option<FormationNote>,
+    /// Since when this node has asked for the cluster of this id.
+    asked: Option<(u64, Moment)>,
+    asking: Vec<Address>,
+    contending: bool,
+    held: Option<u64>,
+    written: Option<FormationNote>,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FormationEffect {
+    /// Ask these for a cluster.
+    Join(Vec<Address>),
+    /// Contend for the formation lease, and keep at it. The record's note stays as it is.
+    Contend,
+    /// Stop contending, or release the lease.
+    Withdraw,
+    /// Form a cluster with this id.
+    Form(u64),
+    /// Put this into the record.
+    WriteNote(FormationNote),
+    /// A newer cluster has been formed: give way to it.
+    GiveWay(u64),
+}
+
+impl Formation {
+    /// `ttl` is that of the formation lease.
+    pub fn new(ttl: Duration) -> Self {
+        Self {
+            ttl,
+            discovered: Vec::new(),
+            note: None,
+            asked: None,
+            asking: Vec::new(),
+            contending: false,
+            held: None,
+            written: None,
+        }
+    }
+
+    /// Discovery found these.
+    pub fn discovered(&mut self, contacts: Vec<Address>) {
+        self.discovered = contacts;
+    }
+
+    /// The lease's record was read, by whatever means.
+    pub fn read(&mut self, note: Option<FormationNote>) {
+        if note.is_some() {
+            self.note = note;
+        }
+    }
+
+    /// The lease was won, with this term; its record said this before.
+    pub fn won(&mut self, term: u64, note: Option<FormationNote>) {
+        self.held = Some(term);
+        self.written = note.clone();
+        self.read(note);
+    }
+
+    /// The lease was lost, or withdrawn from.
+    pub fn lost(&mut self) {
+        self.held = None;
+        self.contending = false;
+        self.written = None;
+    }
+
+    /// What is to be done now. To be called after each of the above, whenever the membership
+    /// changed, and at [`next_wake`](Self::next_wake).
+    pub fn poll(&mut self, membership: &Membership, now: Moment) -> Vec<FormationEffect> {
+        let mut effects = Vec::new();
+        if membership.is_ended() {
+            self.withdraw(&mut effects);
+            return effects;
+        }
+        match membership.cluster() {
+            None => self.outside(membership, now, &mut effects),
+            Some(cluster) => self.inside(cluster, membership, &mut effects),
+        }
+        effects
+    }
+
+    /// When [`poll`](Self::poll) has something to do by itself.
+    pub fn next_wake(&self) -> Moment {
+        match (self.held, self.asked) {
+            (Some(_), Some((_, since))) => since + self.ttl,
+            _ => Moment::NEVER,
+        }
+    }
+
+    fn outside(
+        &mut self,
+        membership: &Membership,
+        now: Moment,
+        effects: &mut Vec<FormationEffect>,
+    ) {
+        let own = &membership.me().address;
+        let noted = self.note.iter().flat_map(|note| &note.contacts);
+        let contacts: BTreeSet<&Address> =
+            self.discovered.iter().chain(noted).filter(|address| *address != own).collect();
+        let contacts: Vec<Address> = contacts.into_iter().cloned().collect();
+        if contacts != self.asking {
+            self.asking.clone_from(&contacts);
+            effects.push(FormationEffect::Join(contacts));
+        }
+        if let Some(note) = &self.note
+            && self.asked.is_none_or(|(cluster, _)| cluster != note.cluster)
+        {
+            self.asked = Some((note.cluster, now));
+        }
+        match self.held {
+            None => self.contend(effects),
+            Some(term) => {
+                let asked_enough = self.asked.is_none_or(|(_, since)| since + self.ttl <= now);
+                if asked_enough {
+                    self.asked = None;
+                    effects.push(FormationEffect::Form(term));
+                }
+            }
+        }
+    }
+
+    fn inside(
+        &mut self,
+        cluster: u64,
+        membership: &Membership,
+        effects: &mut Vec<FormationEffect>,
+    ) {
+        self.asked = None;
+        self.asking.clear();
+        if let Some(note) = &self.note
+            && note.cluster > cluster
+        {
+            effects.push(FormationEffect::GiveWay(note.cluster));
+            return self.withdraw(effects);
+        }
+        let Some(view) = membership.view() else { return };
+        if view.leader() != Some(membership.me()) {
+            return self.withdraw(effects);
+        }
+        if self.held.is_none() {
+            return self.contend(effects);
+        }
+        let is_up = |status| (Status::Up..=Status::Leaving).contains(&status);
+        let contacts = view
+            .members()
+            .filter(|(_, member)| is_up(member.status))
+            .map(|(node, _)| node.address.clone())
+            .take(MOST_CONTACTS)
+            .collect();
+        let note = FormationNote { cluster, contacts };
+        if self.written.as_ref() != Some(&note) {
+            self.written = Some(note.clone());
+            effects.push(FormationEffect::WriteNote(note));
+        }
+    }
+
+    fn contend(&mut self, effects: &mut Vec<FormationEffect>) {
+        if !self.contending {
+            self.contending = true;
+            effects.push(FormationEffect::Contend);
+        }
+    }
+
+    fn withdraw(&mut self, effects: &mut Vec<FormationEffect>) {
+        if self.contending || self.held.is_some() {
+            self.lost();
+            effects.push(FormationEffect::Withdraw);
+        }
+    }
+}
+
+/// Enough to find somebody who lives.
+const MOST_CONTACTS: usize = 16;

@@ -1,0 +1,488 @@
+//! One node's part in the cluster: joining, watching, gossiping, leading, leaving.
+//!
+//! Pure: time comes in as `now`, chance from a seed, and what is to be done comes out as
+//! [`Effect`]s. The driver and the simulator run the same code.
+//!
+//! How news travels. Each node exchanges summaries with somebody once a second, and five times a
+//! second while they differ; only when they do, whole views are exchanged, both ways. A view that
+//! has changed has been seen by nobody but the one that changed it; everybody who comes to believe
+//! the same is added to the set of those who have *seen* it, and that set travels too. When every
+//! member that is not down has seen a view, the view is *converged*, and then its leader may act.
+//!
+//! Why the leader does nothing while somebody is unreachable: the others may have a leader of their
+//! own. If each side let its joiners become full members, a pair of new pods would turn one half of
+//! a split into a majority of which the other half knows nothing.
+
+mod admit;
+mod gossip;
+mod lead;
+mod leave;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tenure_lease::Moment;
+use tenure_lease::keeper::Random;
+
+use crate::message::Control;
+use crate::reachability::{Observed, Watch};
+use crate::settings::{MembershipSettings, Rule};
+use crate::view::{Change, Member, Roles, Row, Status, View};
+use crate::{Address, Node};
+
+use admit::Admission;
+use leave::Leaving;
+
+/// One node's part in the cluster.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    me: Node,
+    roles: Roles,
+    /// What must be the same on every node, by name.
+    must_agree: Arc<[(String, String)]>,
+    settings: MembershipSettings,
+    random: Random,
+    phase: Phase,
+    /// Who believes exactly what this node believes; always itself.
+    seen: BTreeSet<Node>,
+    watch: Watch,
+    admission: Admission,
+    /// When to ask the watched for a sign of life.
+    heartbeat_at: Moment,
+    /// When to exchange summaries with somebody.
+    gossip_at: Moment,
+    /// When that happened last.
+    gossiped_at: Moment,
+    /// Since when each unreachable member that is only joining has been so.
+    lost_joiners: BTreeMap<Node, Moment>,
+    leaving: Option<Leaving>,
+    /// What users were told last.
+    told: Told,
+    effects: Vec<Effect>,
+}
+
+#[derive(Clone, Debug)]
+enum Phase {
+    /// In no cluster. Asks these for one, again at this moment.
+    Outside { contacts: Vec<Address>, ask_at: Moment },
+    /// In a cluster.
+    Inside(View),
+    /// In no cluster any more.
+    Ended,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Told {
+    leader: Option<Node>,
+    oldest: Option<Node>,
+    unreachable: BTreeSet<Node>,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Send this to a node.
+    Send(Node, Control),
+    /// Send this to whoever answers at an address.
+    Greet(Address, Control),
+    /// Tell the users of this node.
+    Tell(Event),
+    /// Hand over what this node hosts, then call [`Membership::handed_over`].
+    HandOver,
+    /// It is over; nothing more will come from here.
+    End(Ending),
+}
+
+/// Why a node's part in a cluster ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Ending {
+    /// It left.
+    #[error("it left")]
+    Left,
+    /// It was declared down: by an operator, by the resolver, or because a new process joined with
+    /// its address.
+    #[error("it was declared down")]
+    Downed,
+    /// It was removed while it could not be reached.
+    #[error("it was removed while it could not be reached")]
+    Removed,
+    /// It had not become a full member when it lost everybody; it may start over.
+    #[error("it lost everybody before it was a full member")]
+    LostWhileJoining,
+    /// A newer cluster of the same name exists; it may join that one.
+    #[error("a newer cluster of the same name exists, with the id {0}")]
+    OtherCluster(u64),
+    /// The cluster does not let it in.
+    #[error("the cluster refused it: {0}")]
+    Refused(crate::message::Refusal),
+}
+
+/// What happened in the cluster, as this node sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Somebody was let in.
+    Joined(Node),
+    /// It is a full member.
+    Up(Node),
+    /// It wants to leave.
+    Leaving(Node),
+    /// It hands over.
+    Exiting(Node),
+    /// It was declared down.
+    Downed(Node),
+    /// It is gone, for good.
+    Removed(Node),
+    /// Somebody cannot reach it.
+    Unreachable(Node),
+    /// Everybody can reach it again.
+    Reachable(Node),
+    /// Somebody else leads.
+    LeaderChanged(Option<Node>),
+    /// Somebody else is the oldest.
+    OldestChanged(Option<Node>),
+}
+
+impl Membership {
+    /// A node that is in no cluster yet: see [`join`](Self::join) and [`form`](Self::form).
+    pub fn new(
+        me: Node,
+        roles: Roles,
+        must_agree: Arc<[(String, String)]>,
+        settings: MembershipSettings,
+        seed: u64,
+    ) -> Self {
+        Self {
+            me,
+            roles,
+            must_agree,
+            settings,
+            random: Random::new(seed),
+            phase: Phase::Outside { contacts: Vec::new(), ask_at: Moment::NEVER },
+            seen: BTreeSet::new(),
+            watch: Watch::default(),
+            admission: Admission::default(),
+            heartbeat_at: Moment::NEVER,
+            gossip_at: Moment::NEVER,
+            gossiped_at: Moment::ZERO,
+            lost_joiners: Default::default(),
+            leaving: None,
+            told: Told::default(),
+            effects: Vec::new(),
+        }
+    }
+
+    /// Asks these for a cluster, until one of them lets this node in. May be called again with
+    /// others.
+    pub fn join(&mut self, contacts: Vec<Address>, now: Moment) {
+        if let Phase::Outside { contacts: known, ask_at } = &mut self.phase {
+            *known = contacts;
+            known.retain(|address| *address != self.me.address);
+            *ask_at = if known.is_empty() { Moment::NEVER } else { now };
+        }
+    }
+
+    /// Forms a cluster of one, with this id: the term of a tenure of the formation lease.
+    pub fn form(&mut self, cluster: u64, now: Moment) {
+        if matches!(self.phase, Phase::Outside { .. }) {
+            let mut view = View::new(cluster);
+            let first =
+                Member { status: Status::Up, up_number: 1, roles: self.roles.clone() };
+            view.set_member(&self.me, first);
+            self.enter(view, now);
+            self.tell_change(None, Some(Status::Up), self.me.clone());
+            self.after_change(now);
+        }
+    }
+
+    /// Something arrived from a node.
+    pub fn receive(&mut self, from: &Node, message: Control, now: Moment) {
+        if from == &self.me {
+            return;
+        }
+        match message {
+            Control::Join(join) => self.receive_join(from, join, now),
+            Control::Welcome(state) => self.receive_welcome(from, state, now),
+            Control::Refused(refusal) => self.receive_refusal(refusal),
+            Control::Prove(proof) => self.receive_prove(from, proof),
+            Control::Ping { cluster } => self.receive_ping(from, cluster),
+            Control::Pong { cluster } => self.receive_pong(from, cluster, now),
+            Control::Summary(summary) => self.receive_summary(from, summary, now),
+            Control::State(state) => self.receive_state(from, state, now),
+            Control::Removed { cluster } => {
+                if self.cluster() == Some(cluster) {
+                    self.end(Ending::Removed);
+                }
+            }
+        }
+    }
+
+    /// Does what is due. To be called at [`next_wake`](Self::next_wake), or earlier.
+    pub fn poll(&mut self, now: Moment) {
+        match &mut self.phase {
+            Phase::Ended => {}
+            Phase::Outside { ask_at, .. } => {
+                if *ask_at <= now {
+                    self.ask_contacts(now);
+                }
+            }
+            Phase::Inside(_) => {
+                if self.heartbeat_at <= now {
+                    self.watch.timer(self.heartbeat_at, now, &self.settings);
+                    self.heartbeat(now);
+                }
+                let silent = self.watch.silent(now, &self.settings);
+                if !silent.is_empty() {
+                    self.observed(silent, now);
+                }
+                if self.gossip_at <= now {
+                    self.gossip(now);
+                    self.lead(now);
+                    self.give_up_lost_joiners(now);
+                    self.start_over_if_lost(now);
+                    self.collect_tombstones(now);
+                }
+                self.leave_if_due(now);
+            }
+        }
+    }
+
+    /// When [`poll`](Self::poll) has something to do.
+    pub fn next_wake(&self) -> Moment {
+        match &self.phase {
+            Phase::Ended => Moment::NEVER,
+            Phase::Outside { ask_at, .. } => *ask_at,
+            Phase::Inside(_) => {
+                let silence = self.watch.deadline().unwrap_or(Moment::NEVER);
+                let leaving = self.leaving.as_ref().map_or(Moment::NEVER, Leaving::next_wake);
+                self.heartbeat_at.min(self.gossip_at).min(silence).min(leaving)
+            }
+        }
+    }
+
+    /// What is to be done, since the last call.
+    pub fn effects(&mut self) -> std::vec::Drain<'_, Effect> {
+        self.effects.drain(..)
+    }
+
+    /// An operator, or the resolver, declares a member down.
+    pub fn down(&mut self, node: &Node, now: Moment) {
+        self.raise(node, Status::Down, now);
+    }
+
+    /// A newer cluster of the same name has been formed: this one is over.
+    pub fn give_way(&mut self, cluster: u64) {
+        self.end(Ending::OtherCluster(cluster));
+    }
+
+    /// This node.
+    pub fn me(&self) -> &Node {
+        &self.me
+    }
+
+    /// What this node believes, once it is in a cluster.
+    pub fn view(&self) -> Option<&View> {
+        match &self.phase {
+            Phase::Inside(view) => Some(view),
+            Phase::Outside { .. } | Phase::Ended => None,
+        }
+    }
+
+    /// The id of the cluster that this node is in.
+    pub fn cluster(&self) -> Option<u64> {
+        self.view().map(View::cluster)
+    }
+
+    /// Whether it is over.
+    pub fn is_ended(&self) -> bool {
+        matches!(self.phase, Phase::Ended)
+    }
+
+    /// Who is known to believe exactly what this node believes.
+    pub fn seen(&self) -> &BTreeSet<Node> {
+        &self.seen
+    }
+
+    /// Whether every member that is not down has seen this view.
+    pub fn is_converged(&self) -> bool {
+        self.view().is_some_and(|view| {
+            view.members()
+                .filter(|(_, member)| member.status < Status::Down)
+                .all(|(node, _)| self.seen.contains(node))
+        })
+    }
+
+    fn enter(&mut self, view: View, now: Moment) {
+        self.phase = Phase::Inside(view);
+        self.seen = BTreeSet::from([self.me.clone()]);
+        self.heartbeat_at = now;
+        self.gossip_at = now;
+    }
+
+    fn end(&mut self, ending: Ending) {
+        if !self.is_ended() {
+            self.phase = Phase::Ended;
+            self.seen.clear();
+            self.effects.push(Effect::End(ending));
+        }
+    }
+
+    fn view_mut(&mut self) -> Option<&mut View> {
+        match &mut self.phase {
+            Phase::Inside(view) => Some(view),
+            Phase::Outside { .. } | Phase::Ended => None,
+        }
+    }
+
+    /// Raises a member's status, by this node's own doing.
+    fn raise(&mut self, node: &Node, status: Status, now: Moment) {
+        let Some(view) = self.view_mut() else { return };
+        let Some(member) = view.member(node) else { return };
+        let before = member.status;
+        if before < status {
+            let raised = Member { status, ..member.clone() };
+            view.set_member(node, raised);
+            self.tell_change(Some(before), Some(status), node.clone());
+            self.changed(now);
+        }
+    }
+
+    /// This node changed its view: nobody else has seen it.
+    fn changed(&mut self, now: Moment) {
+        self.seen.clear();
+        self.seen.insert(self.me.clone());
+        self.after_change(now);
+    }
+
+    /// The view is another one than before, whoever changed it.
+    fn after_change(&mut self, now: Moment) {
+        let Phase::Inside(view) = &self.phase else { return };
+        let farewell = matches!(self.leaving, Some(Leaving::Down { .. }));
+        match view.member(&self.me) {
+            None if farewell => return self.end(Ending::Left),
+            None => return self.end(Ending::Removed),
+            Some(member) if member.status == Status::Down && !farewell => {
+                let never_up = member.up_number == 0;
+                let ending = if never_up { Ending::LostWhileJoining } else { Ending::Downed };
+                return self.end(ending);
+            }
+            Some(_) => {}
+        }
+        let alive = view
+            .members()
+            .filter(|(_, member)| member.status < Status::Down)
+            .map(|(node, _)| node);
+        self.watch.set_members(&self.me, alive, &self.settings, now);
+        self.tell_reachability();
+        self.hurry(now);
+        self.exiting(now);
+    }
+
+    fn heartbeat(&mut self, now: Moment) {
+        let Some(cluster) = self.cluster() else { return };
+        self.heartbeat_at = now + self.random.around(self.settings.heartbeat_interval);
+        for node in self.watch.watched() {
+            self.effects.push(Effect::Send(node.clone(), Control::Ping { cluster }));
+        }
+    }
+
+    fn receive_ping(&mut self, from: &Node, cluster: u64) {
+        let Some(ours) = self.cluster() else { return };
+        if cluster > ours {
+            return self.end(Ending::OtherCluster(cluster));
+        }
+        let removed = self.view().is_some_and(|view| view.is_removed(from));
+        let answer = if removed && cluster == ours {
+            Control::Removed { cluster: ours }
+        } else {
+            // Also to a cluster with a lower id: that is how it learns of this one.
+            Control::Pong { cluster: ours }
+        };
+        self.effects.push(Effect::Send(from.clone(), answer));
+    }
+
+    fn receive_pong(&mut self, from: &Node, cluster: u64, now: Moment) {
+        let Some(ours) = self.cluster() else { return };
+        if cluster > ours {
+            return self.end(Ending::OtherCluster(cluster));
+        }
+        if cluster == ours
+            && let Some(observed) = self.watch.answered(from, now, &self.settings)
+        {
+            self.observed(vec![observed], now);
+            // It may have missed a lot, and so may this node.
+            self.send_summary(from);
+        }
+    }
+
+    /// Writes what was found out into this node's row of the table.
+    fn observed(&mut self, observed: Vec<Observed>, now: Moment) {
+        let me = self.me.clone();
+        let Some(view) = self.view_mut() else { return };
+        let version = view.row(&me).map_or(0, |row| row.version) + 1;
+        let unreachable: BTreeSet<Node> =
+            self.watch.unreachable().cloned().collect();
+        let Some(view) = self.view_mut() else { return };
+        view.set_row(&me, Row { version, unreachable: Arc::new(unreachable) });
+        self.changed(now);
+        if !self.settings.obeys(Rule::DetectorRemovesNobody) {
+            for found in observed {
+                if let Observed::Unreachable(node) = found {
+                    self.raise(&node, Status::Down, now);
+                }
+            }
+        }
+    }
+
+    fn tell_changes(&mut self, changes: Vec<Change>) {
+        for Change { node, before, after } in changes {
+            self.tell_change(before, after, node);
+        }
+    }
+
+    /// Every step on the way, also those that this node has not seen.
+    fn tell_change(&mut self, before: Option<Status>, after: Option<Status>, node: Node) {
+        let steps = [
+            (Status::Joining, Event::Joined(node.clone())),
+            (Status::Up, Event::Up(node.clone())),
+            (Status::Leaving, Event::Leaving(node.clone())),
+            (Status::Exiting, Event::Exiting(node.clone())),
+            (Status::Down, Event::Downed(node.clone())),
+        ];
+        match after {
+            Some(after) => {
+                for (status, event) in steps {
+                    // A member that goes down from joining was never up.
+                    let passed = status == after || status <= Status::Up && status < after;
+                    let skipped = status == Status::Up && after == Status::Down;
+                    if before.is_none_or(|before| before < status) && passed && !skipped {
+                        self.effects.push(Effect::Tell(event));
+                    }
+                }
+            }
+            None => self.effects.push(Effect::Tell(Event::Removed(node))),
+        }
+    }
+
+    fn tell_reachability(&mut self) {
+        let Phase::Inside(view) = &self.phase else { return };
+        let unreachable: BTreeSet<Node> =
+            view.observations().map(|(_, subject)| subject.clone()).collect();
+        let (leader, oldest) = (view.leader().cloned(), view.oldest(None).cloned());
+        if unreachable != self.told.unreachable {
+            let lost = unreachable.difference(&self.told.unreachable).cloned();
+            self.effects.extend(lost.map(|node| Effect::Tell(Event::Unreachable(node))));
+            let back = self.told.unreachable.difference(&unreachable).cloned();
+            let back = back.filter(|node| view.member(node).is_some_and(|m| m.status < Status::Down));
+            self.effects.extend(back.map(|node| Effect::Tell(Event::Reachable(node))));
+            self.told.unreachable = unreachable;
+        }
+        if leader != self.told.leader {
+            self.effects.push(Effect::Tell(Event::LeaderChanged(leader.clone())));
+            self.told.leader = leader;
+        }
+        if oldest != self.told.oldest {
+            self.effects.push(Effect::Tell(Event::OldestChanged(oldest.clone())));
+            self.told.oldest = oldest;
+        }
+    }
+}

@@ -1,0 +1,95 @@
+use std::time::Duration;
+
+use tenure_lease::Moment;
+
+use super::{Status, View};
+use crate::Node;
+use crate::settings::{MembershipSettings, Rule};
+
+/// What a merge, or an action of this node, changed about a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Whose status it is.
+    pub node: Node,
+    /// What it was; `None` for a member that was not known.
+    pub before: Option<Status>,
+    /// What it is; `None` for a member that was removed.
+    pub after: Option<Status>,
+}
+
+impl View {
+    /// Takes in what another member of the same cluster believes, and says what that changed.
+    ///
+    /// `tombstones` are the incarnations that the other one knows to be removed, and for how long.
+    ///
+    /// Tombstones are collected after a day, and still nobody comes back from the dead: up-numbers
+    /// are given in order and views travel whole, so a view that knows of up-number 7 has heard of
+    /// whoever got 6. If it does not list that member, it has seen it removed. On whichever side of
+    /// a merge such a *ghost* stands, it goes.
+    pub(crate) fn merge(
+        &mut self,
+        other: &Self,
+        tombstones: &[(Node, Duration)],
+        now: Moment,
+        settings: &MembershipSettings,
+    ) -> Vec<Change> {
+        assert_eq!(self.cluster, other.cluster, "views of two clusters do not merge");
+        let mut changes = Vec::new();
+        for (node, age) in tombstones {
+            if *age < settings.keep_removed {
+                self.bury(node, now - *age, &mut changes);
+            }
+        }
+        let known_up = self.highest_up;
+        self.highest_up = self.highest_up.max(other.highest_up);
+        if self.digest == other.digest {
+            return changes;
+        }
+        let refuses = settings.obeys(Rule::RefuseGhosts);
+        for (node, theirs) in &other.members {
+            let Some(ours) = self.members.get(node) else {
+                let ghost = (1..=known_up).contains(&theirs.up_number);
+                if !(refuses && (ghost || self.is_removed(node))) {
+                    let after = Some(theirs.status);
+                    self.set_member(node, theirs.clone());
+                    changes.push(Change { node: node.clone(), before: None, after });
+                }
+                continue;
+            };
+            let joined = ours.join(theirs);
+            if joined != *ours {
+                let (before, after) = (Some(ours.status), Some(joined.status));
+                self.set_member(node, joined);
+                if before != after {
+                    changes.push(Change { node: node.clone(), before, after });
+                }
+            }
+        }
+        if refuses && self.members.len() > other.members.len() {
+            let known_up = other.highest_up;
+            let is_ghost = |(node, ours): &(&Node, &super::Member)| {
+                (1..=known_up).contains(&ours.up_number) && !other.members.contains_key(*node)
+            };
+            let ghosts: Vec<Node> =
+                self.members.iter().filter(is_ghost).map(|(node, _)| node.clone()).collect();
+            for node in ghosts {
+                self.bury(&node, now, &mut changes);
+            }
+        }
+        for (observer, theirs) in &other.rows {
+            let newer = self.rows.get(observer).is_none_or(|ours| ours < theirs);
+            if newer && self.members.contains_key(observer) {
+                self.set_row(observer, theirs.clone());
+            }
+        }
+        changes
+    }
+
+    fn bury(&mut self, node: &Node, since: Moment, changes: &mut Vec<Change>) {
+        let before: Option<Status> = self.members.get(node).map(|member| member.status);
+        self.remove(node, since);
+        if before.is_some() {
+            changes.push(Change { node: node.clone(), before, after: None });
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Whole clusters on a virtual network and a virtual clock, from one seed.
+//!
+//! Each node runs the real [`Membership`] and [`Formation`](tenure_cluster::formation::Formation).
+//! The network delays, loses, repeats and reorders; links are cut both ways or one way; processes
+//! crash, restart, stand still with their clocks or without, are resumed twice, or are slow.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tenure_testkit::sim::cluster::{Sim, SimSettings};
+//!
+//! let mut sim = Sim::new(7, SimSettings::nodes(4));
+//! sim.start_all();
+//! assert!(sim.run_until(Duration::from_secs(10), Sim::agrees).is_some());
+//! sim.partition(&[0, 1], &[2, 3]);
+//! sim.run_for(Duration::from_secs(10));
+//! assert_eq!(sim.unreachable_from(0), [2, 3]);
+//! sim.heal();
+//! assert!(sim.run_until(Duration::from_secs(10), Sim::agrees).is_some());
+//! assert!(sim.violations().is_empty());
+//! ```
+
+mod faults;
+mod invariants;
+mod network;
+mod process;
+mod store;
+mod truth;
+mod world;
+
+use std::time::Duration;
+
+use tenure_cluster::MembershipSettings;
+
+pub use invariants::Violation;
+pub use network::Weather;
+pub use world::Sim;
+
+/// What a simulated cluster is made of.
+#[derive(Clone, Debug)]
+pub struct SimSettings {
+    /// How many nodes there are, started or not.
+    pub nodes: usize,
+    /// The timing of every node.
+    pub membership: MembershipSettings,
+    /// The ttl of the formation lease.
+    pub formation_ttl: Duration,
+    /// Whether clocks run at rates of their own, up to 1 % off.
+    pub wrong_clocks: bool,
+    /// Whether to count the bytes that nodes send; costs some time.
+    pub count_bytes: bool,
+    /// Whether to write a trace.
+    pub trace: bool,
+}
+
+impl SimSettings {
+    /// This many nodes with default settings.
+    pub fn nodes(nodes: usize) -> Self {
+        Self {
+            nodes,
+            membership: MembershipSettings::default(),
+            formation_ttl: Duration::from_secs(5),
+            wrong_clocks: false,
+            count_bytes: false,
+            trace: false,
+        }
+    }
+}

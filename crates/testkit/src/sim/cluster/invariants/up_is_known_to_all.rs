@@ -1,0 +1,30 @@
+//! When somebody becomes a full member, every member that counts has heard of it, and nobody else
+//! has its age.
+//!
+//! Without it: both sides of a split let their newcomers become full members, and each counts
+//! itself a majority.
+
+use tenure_cluster::{Event, Status};
+
+use super::Told;
+
+pub(super) fn check(told: &Told<'_>) -> Option<String> {
+    let Event::Up(node) = told.event else { return None };
+    if told.truth.of(node).up.is_some() {
+        return None; // It happened before; this node has just heard.
+    }
+    let number = told.view.member(node)?.up_number;
+    if let Some(other) = told.truth.with_up_number((told.view.cluster(), number)) {
+        return Some(format!("{node} and {other} both have the up-number {number}"));
+    }
+    for (member, row) in told.view.members() {
+        if row.status < Status::Down
+            && let Some(view) = (told.others)(member)
+            && view.cluster() == told.view.cluster()
+            && view.member(node).is_none()
+        {
+            return Some(format!("{node} is up at {}, and {member} has not heard of it", told.who));
+        }
+    }
+    None
+}

@@ -1,0 +1,51 @@
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tenure_cluster::formation::Formation;
+use tenure_cluster::message::Control;
+use tenure_cluster::{Membership, Node};
+use tenure_lease::Moment;
+
+use crate::sim::clock::Clock;
+
+/// One process: a node of the cluster.
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) node: Node,
+    pub(super) membership: Membership,
+    pub(super) formation: Formation,
+    pub(super) clock: Clock,
+    /// When its next wake is in the queue, in true time.
+    pub(super) wake_at: Moment,
+    pub(super) paused: bool,
+    /// What arrived while it stood still.
+    pub(super) inbox: VecDeque<(Node, Control)>,
+    pub(super) lease: Lease,
+}
+
+/// What this process does about the formation lease.
+#[derive(Clone, Debug)]
+pub(super) enum Lease {
+    Idle,
+    Contending { next: Moment },
+    Held { term: u64, renewed: Moment, next: Moment },
+}
+
+impl Lease {
+    pub(super) fn next(&self) -> Moment {
+        match self {
+            Self::Idle => Moment::NEVER,
+            Self::Contending { next } | Self::Held { next, .. } => *next,
+        }
+    }
+}
+
+impl Process {
+    /// When it has something to do, by its own clock.
+    pub(super) fn next_wake(&self) -> Moment {
+        self.membership.next_wake().min(self.formation.next_wake()).min(self.lease.next())
+    }
+}
+
+/// How often somebody who contends asks the store.
+pub(super) const ASK_STORE: Duration = Duration::from_millis(250);

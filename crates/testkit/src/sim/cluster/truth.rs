@@ -1,0 +1,51 @@
+use std::collections::BTreeMap;
+
+use tenure_cluster::Node;
+
+/// What really became of every incarnation, as an omniscient observer knows.
+#[derive(Debug, Default)]
+pub(super) struct Truth {
+    facts: BTreeMap<Node, Facts>,
+    by_number: BTreeMap<(u64, u64), Node>,
+}
+
+/// What is true about one incarnation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    /// Its process is gone.
+    pub(super) dead: bool,
+    /// It was told to leave, by whoever.
+    pub(super) leaving: bool,
+    /// An operator declared it down.
+    pub(super) downed: bool,
+    /// A new process was started at its address.
+    pub(super) replaced: bool,
+    /// It was resumed twice, so one of the two must go.
+    pub(super) cloned: bool,
+    /// It became a full member of this cluster, with this number.
+    pub(super) up: Option<(u64, u64)>,
+}
+
+impl Truth {
+    pub(super) fn born(&mut self, node: &Node) {
+        self.facts.insert(node.clone(), Facts::default());
+    }
+
+    pub(super) fn of(&self, node: &Node) -> Facts {
+        self.facts.get(node).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn change(&mut self, node: &Node, change: impl FnOnce(&mut Facts)) {
+        change(self.facts.entry(node.clone()).or_default());
+    }
+
+    /// Who has this number in this cluster.
+    pub(super) fn with_up_number(&self, up: (u64, u64)) -> Option<&Node> {
+        self.by_number.get(&up)
+    }
+
+    pub(super) fn is_up(&mut self, node: &Node, up: (u64, u64)) {
+        self.change(node, |facts| facts.up = Some(up));
+        self.by_number.insert(up, node.clone());
+    }
+}
