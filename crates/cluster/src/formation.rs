@@ -11,6 +11,11 @@
 //! different ids; the older one, when it learns of the newer, gives way.
 //!
 //! While the store is away, the cluster lives on, and nobody forms another.
+//!
+//! Without a store, the *first* of the configured seeds forms a cluster when no other seed has
+//! answered for a while ([`Formation::by_seed_order`]). That promises less: a first seed that
+//! restarts while it is cut off from all others forms a second cluster, which gives way to nobody
+//! until the two meet.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -46,7 +51,7 @@ impl FormationNote {
 /// One node's part in forming and finding the cluster. Pure.
 #[derive(Clone, Debug)]
 pub struct Formation {
-    ttl: Duration,
+    guard: Guard,
     discovered: Vec<Address>,
     /// What the lease's record said when it was last read.
     note: Option<FormationNote>,
@@ -58,6 +63,15 @@ pub struct Formation {
     written: Option<FormationNote>,
 }
 
+/// What keeps two nodes from forming a cluster each.
+#[derive(Clone, Debug)]
+enum Guard {
+    /// A lease with this ttl.
+    Lease { ttl: Duration },
+    /// The order of the seeds; the first waits this long for the others.
+    SeedOrder { patience: Duration, since: Option<Moment> },
+}
+
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FormationEffect {
@@ -67,8 +81,10 @@ pub enum FormationEffect {
     Contend,
     /// Stop contending, or release the lease.
     Withdraw,
-    /// Form a cluster with this id.
+    /// Form a cluster with this id: the term of the lease that was won.
     Form(u64),
+    /// Form a cluster with an id that is probably higher than those of others: a wall clock's.
+    FormUnguarded,
     /// Put this into the record.
     WriteNote(FormationNote),
     /// A newer cluster has been formed: give way to it.
@@ -76,10 +92,20 @@ pub enum FormationEffect {
 }
 
 impl Formation {
-    /// `ttl` is that of the formation lease.
-    pub fn new(ttl: Duration) -> Self {
+    /// Guarded by a lease with this ttl.
+    pub fn by_lease(ttl: Duration) -> Self {
+        Self::new(Guard::Lease { ttl })
+    }
+
+    /// Without a store: the first of the discovered addresses forms the cluster if nobody has let
+    /// it in for this long. All nodes must discover the same addresses in the same order.
+    pub fn by_seed_order(patience: Duration) -> Self {
+        Self::new(Guard::SeedOrder { patience, since: None })
+    }
+
+    fn new(guard: Guard) -> Self {
         Self {
-            ttl,
+            guard,
             discovered: Vec::new(),
             note: None,
             asked: None,
@@ -133,8 +159,9 @@ impl Formation {
 
     /// When [`poll`](Self::poll) has something to do by itself.
     pub fn next_wake(&self) -> Moment {
-        match (self.held, self.asked) {
-            (Some(_), Some((_, since))) => since + self.ttl,
+        match (&self.guard, self.held, self.asked) {
+            (Guard::Lease { ttl }, Some(_), Some((_, since))) => since + *ttl,
+            (Guard::SeedOrder { patience, since: Some(since) }, ..) => *since + *patience,
             _ => Moment::NEVER,
         }
     }
@@ -159,13 +186,21 @@ impl Formation {
         {
             self.asked = Some((note.cluster, now));
         }
-        match self.held {
-            None => self.contend(effects),
-            Some(term) => {
-                let asked_enough = self.asked.is_none_or(|(_, since)| since + self.ttl <= now);
+        match (&mut self.guard, self.held) {
+            (Guard::Lease { .. }, None) => self.contend(effects),
+            (Guard::Lease { ttl }, Some(term)) => {
+                let asked_enough = self.asked.is_none_or(|(_, since)| since + *ttl <= now);
                 if asked_enough {
                     self.asked = None;
                     effects.push(FormationEffect::Form(term));
+                }
+            }
+            (Guard::SeedOrder { patience, since }, _) => {
+                let first = self.discovered.first() == Some(own);
+                let began = *since.get_or_insert(now);
+                if first && now >= began + *patience {
+                    *since = None;
+                    effects.push(FormationEffect::FormUnguarded);
                 }
             }
         }
@@ -179,6 +214,10 @@ impl Formation {
     ) {
         self.asked = None;
         self.asking.clear();
+        if let Guard::SeedOrder { since, .. } = &mut self.guard {
+            *since = None;
+            return;
+        }
         if let Some(note) = &self.note
             && note.cluster > cluster
         {

@@ -90,6 +90,21 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// The name that was asked for, if it is one.
+    pub fn name(&self) -> Result<&LeaseName, NameError> {
+        self.name.as_ref().map_err(Clone::clone)
+    }
+
+    /// The timing that was chosen.
+    pub fn timing(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The store that keeps it.
+    pub fn store(&self) -> Store {
+        Store { backend: Arc::clone(&self.backend) }
+    }
+
     /// Sets the ttl, and with it the whole timing ([`Settings::new`]).
     pub fn ttl(self, ttl: Duration) -> Self {
         self.settings(Settings::new(ttl))

@@ -119,7 +119,7 @@ impl Sim {
             self.settings.membership.clone(),
             self.random.next(),
         );
-        let mut formation = Formation::new(self.settings.formation_ttl);
+        let mut formation = Formation::by_lease(self.settings.formation_ttl);
         formation.discovered(Vec::new());
         self.truth.born(&node);
         self.note(|| format!("{node} starts"));
@@ -412,6 +412,7 @@ impl Sim {
                 process.membership.form(term, local);
                 self.meet("cluster formed");
             }
+            FormationEffect::FormUnguarded => {} // Here there is always a lease.
             FormationEffect::WriteNote(note) => {
                 if let Lease::Held { term, .. } = process.lease
                     && reaches

@@ -1,0 +1,271 @@
+//! One incarnation, from its first word to its last.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use tenure_lease::Moment;
+use tokio::sync::mpsc;
+
+use super::discover::Discoverer;
+use super::formation::{LeaseNews, LeaseOrder, tend};
+use super::{Command, Driver, entropy};
+use crate::Node;
+use crate::formation::{Formation, FormationEffect, FormationNote};
+use crate::membership::{Effect, Ending, Membership};
+use crate::message::Control;
+use crate::transport::{self, Transport};
+use crate::view::{Digest, Role, Status};
+
+/// A transport that listens.
+pub(super) struct Bound {
+    pub(super) transport: Arc<Transport>,
+    pub(super) events: mpsc::Receiver<transport::Event>,
+}
+
+struct Life<'a> {
+    driver: &'a mut Driver,
+    transport: Arc<Transport>,
+    membership: Membership,
+    formation: Formation,
+    lease: mpsc::Sender<LeaseOrder>,
+    discoverer: Discoverer,
+    published: Option<(Digest, bool)>,
+    ended: Option<Ending>,
+}
+
+impl Driver {
+    /// Lives until it is over.
+    pub(super) async fn live(&mut self, me: &Node, bound: Bound) -> Ending {
+        let settings = &self.settings;
+        let roles = settings.roles.iter().map(|role| Role::from(role.as_str())).collect();
+        let formation = match &settings.formation {
+            Some(lease) => Formation::by_lease(lease.timing().ttl),
+            None => Formation::by_seed_order(settings.seed_patience),
+        };
+        let membership = Membership::new(
+            me.clone(),
+            Arc::new(roles),
+            must_agree(settings),
+            settings.membership.clone(),
+            entropy(),
+        );
+        let (lease, orders) = mpsc::channel(ORDERS);
+        let (news_in, mut news) = mpsc::channel(ORDERS);
+        let lease_task = settings.formation.clone().map(|lease| tokio::spawn(tend(lease, orders, news_in)));
+        let discoverer = Discoverer::new(settings.discover.clone());
+        let Bound { transport, mut events } = bound;
+        let mut life = Life {
+            driver: self,
+            transport,
+            membership,
+            formation,
+            lease,
+            discoverer,
+            published: None,
+            ended: None,
+        };
+        loop {
+            life.settle();
+            if let Some(ending) = life.ended.take() {
+                life.transport.close().await;
+                drop(life);
+                if let Some(task) = lease_task {
+                    let _ = task.await; // The lease is released before the node is gone.
+                }
+                return ending;
+            }
+            let wake = life.next_wake();
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep(wake.since(Moment::now())) => {}
+                Some(news) = news.recv() => life.lease_news(news),
+                command = life.driver.commands.recv() => life.command(command),
+                Some(event) = events.recv() => {
+                    life.transport_event(event);
+                    // What has arrived meanwhile, in one go.
+                    for _ in 0..AT_ONCE {
+                        let Ok(event) = events.try_recv() else { break };
+                        life.transport_event(event);
+                    }
+                }
+                found = life.discoverer.next(), if life.membership.cluster().is_none() => {
+                    life.formation.discovered(found);
+                }
+            }
+            life.membership.poll(Moment::now());
+        }
+    }
+}
+
+impl Life<'_> {
+    fn next_wake(&self) -> Moment {
+        self.membership.next_wake().min(self.formation.next_wake()).min(Moment::now() + LONG)
+    }
+
+    /// Does what the cores ask for, until they ask for nothing more.
+    fn settle(&mut self) {
+        loop {
+            let now = Moment::now();
+            let effects: Vec<Effect> = self.membership.effects().collect();
+            let formation = self.formation.poll(&self.membership, now);
+            if effects.is_empty() && formation.is_empty() {
+                break;
+            }
+            for effect in effects {
+                self.perform(effect);
+            }
+            for effect in formation {
+                self.form(effect, now);
+            }
+        }
+        self.publish();
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send(to, message) => {
+                if let Some(frame) = encode(&message) {
+                    self.transport.control(&to.address, Some(to.incarnation), frame);
+                }
+            }
+            Effect::Greet(to, message) => {
+                if let Some(frame) = encode(&message) {
+                    self.transport.control(&to, None, frame);
+                }
+            }
+            Effect::Tell(event) => {
+                tracing::info!(node = %self.membership.me(), "{event}");
+                if let crate::Event::Removed(node) = &event {
+                    self.transport.forget(&node.address);
+                }
+                let _ = self.driver.events.send(event); // Nobody need listen.
+            }
+            Effect::HandOver => {
+                let (hooks, commands) = (self.driver.hooks.clone(), self.driver.own_commands.clone());
+                self.driver.data.spawn(async move {
+                    hooks.run().await;
+                    if let Some(commands) = commands.upgrade() {
+                        let _ = commands.send(Command::HandedOver).await;
+                    }
+                });
+            }
+            Effect::End(ending) => self.ended = Some(ending),
+        }
+    }
+
+    fn form(&mut self, effect: FormationEffect, now: Moment) {
+        match effect {
+            FormationEffect::Join(contacts) => self.membership.join(contacts, now),
+            FormationEffect::Form(cluster) => self.membership.form(cluster, now),
+            FormationEffect::FormUnguarded => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                self.membership.form(since.as_micros() as u64, now);
+            }
+            FormationEffect::GiveWay(cluster) => self.membership.give_way(cluster),
+            FormationEffect::Contend => self.order(LeaseOrder::Contend),
+            FormationEffect::Withdraw => self.order(LeaseOrder::Withdraw),
+            FormationEffect::WriteNote(note) => self.order(LeaseOrder::WriteNote(note.to_bytes())),
+        }
+    }
+
+    fn order(&mut self, order: LeaseOrder) {
+        if self.lease.try_send(order).is_err() {
+            tracing::warn!("the formation lease's store does not keep up");
+            self.formation.lost();
+        }
+    }
+
+    fn lease_news(&mut self, news: LeaseNews) {
+        match news {
+            LeaseNews::Won { term, note } => self.formation.won(term, FormationNote::parse(&note)),
+            LeaseNews::Read(note) => self.formation.read(FormationNote::parse(&note)),
+            LeaseNews::Lost => self.formation.lost(),
+        }
+    }
+
+    fn command(&mut self, command: Option<Command>) {
+        let now = Moment::now();
+        match command {
+            // The last handle was dropped.
+            None | Some(Command::Leave) => self.membership.leave(now),
+            Some(Command::AskToLeave(node)) => self.membership.ask_to_leave(&node, now),
+            Some(Command::Down(node)) => self.membership.down(&node, now),
+            Some(Command::HandedOver) => self.membership.handed_over(now),
+        }
+    }
+
+    fn transport_event(&mut self, event: transport::Event) {
+        match event {
+            transport::Event::Control { from, frames } => {
+                for frame in frames {
+                    match decode(&frame) {
+                        Some(message) => {
+                            self.membership.receive(&from.node, message, Moment::now());
+                        }
+                        // A newer minor version may say things that this one does not know.
+                        None => {
+                            metrics::counter!("tenure_cluster_control_unreadable").increment(1);
+                            tracing::debug!(from = %from.node, "a control frame that is not understood");
+                        }
+                    }
+                }
+            }
+            transport::Event::OtherNode { dialed, expected: None, actual } => {
+                // A contact that calls itself something else: a service's address, for instance.
+                self.discoverer.also(dialed, actual.address);
+            }
+            transport::Event::Data { .. }
+            | transport::Event::Up(_)
+            | transport::Event::Down { .. }
+            | transport::Event::Unsent { .. }
+            | transport::Event::OtherNode { .. }
+            | transport::Event::Failed { .. }
+            | transport::Event::Refused { .. } => {}
+        }
+    }
+
+    fn publish(&mut self) {
+        let Some(view) = self.membership.view() else { return };
+        let me = self.membership.me();
+        let own = view.member(me).map(|member| member.status);
+        let up = own.is_some_and(|status| (Status::Up..Status::Down).contains(&status));
+        if self.published != Some((view.digest(), up)) {
+            self.published = Some((view.digest(), up));
+            metrics::gauge!("tenure_cluster_members").set(view.members().len() as f64);
+            let view = Arc::new(view.clone());
+            self.driver.state.send_modify(|state| {
+                state.view = Some(view);
+                state.up = up;
+            });
+        }
+    }
+}
+
+/// What every node must have the same, by name.
+fn must_agree(settings: &crate::Settings) -> Arc<[(String, String)]> {
+    let formation = match &settings.formation {
+        Some(lease) => lease.name().map_or_else(|error| error.to_string(), ToString::to_string),
+        None => "the order of seeds".into(),
+    };
+    let own = [("formation".to_owned(), formation)];
+    own.into_iter().chain(settings.must_agree.clone()).collect()
+}
+
+fn encode(message: &Control) -> Option<Bytes> {
+    postcard::to_stdvec(message)
+        .inspect_err(|error| tracing::error!("a control message cannot be encoded: {error}"))
+        .ok()
+        .map(Bytes::from)
+}
+
+fn decode(frame: &[u8]) -> Option<Control> {
+    postcard::from_bytes(frame).ok()
+}
+
+/// Orders and news about one lease; there are never more than a few.
+const ORDERS: usize = 64;
+/// How many events are handled before the cores are asked what to do.
+const AT_ONCE: usize = 64;
+/// However long there is nothing to do.
+const LONG: std::time::Duration = std::time::Duration::from_secs(3600);
