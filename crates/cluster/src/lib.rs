@@ -3,6 +3,9 @@
 //!
 //! Nothing here removes anybody on its own: *unreachable* is an observation that heals.
 
+#[cfg(feature = "certs")]
+pub mod certs;
 mod node;
+pub mod transport;
 
 pub use node::{Address, AddressError, Incarnation, Node};
