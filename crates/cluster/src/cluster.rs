@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{broadcast, mpsc, watch};
 
+use crate::Node;
 use crate::driver::{self, Command};
 use crate::membership::{Ending, Event};
 use crate::settings::{Settings, SettingsError};
 use crate::transport::{IdentityError, TransportError};
 use crate::view::View;
-use crate::Node;
 
 /// This process's place in a cluster. Clones share it; when the last one is dropped, the node
 /// leaves in the background.
@@ -75,7 +75,8 @@ impl Cluster {
         let cluster = Self { shared: Arc::new(shared) };
         let mut state = cluster.shared.state.clone();
         let settled = state.wait_for(|state| state.up || state.ended.is_some()).await;
-        let ended = settled.map_or(Some(End::Failed("its thread ended".into())), |s| s.ended.clone());
+        let ended =
+            settled.map_or(Some(End::Failed("its thread ended".into())), |s| s.ended.clone());
         match ended {
             None => Ok(cluster),
             Some(End::Membership(ending)) => Err(JoinError::Ended(ending)),

@@ -19,6 +19,7 @@ mod lead;
 mod leave;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use tenure_lease::Moment;
@@ -103,8 +104,8 @@ pub enum Ending {
     /// its address.
     #[error("it was declared down")]
     Downed,
-    /// It was removed while it could not be reached.
-    #[error("it was removed while it could not be reached")]
+    /// It was removed, and heard of it only afterwards.
+    #[error("it was removed from the cluster")]
     Removed,
     /// It had not become a full member when it lost everybody; it may start over.
     #[error("it lost everybody before it was a full member")]
@@ -140,6 +141,27 @@ pub enum Event {
     LeaderChanged(Option<Node>),
     /// Somebody else is the oldest.
     OldestChanged(Option<Node>),
+    /// This listener was too slow: so many events were left out. Look at the view.
+    Missed(u64),
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |node: &Option<Node>| node.as_ref().map_or("nobody".into(), Node::to_string);
+        match self {
+            Self::Joined(node) => write!(f, "{node} is joining"),
+            Self::Up(node) => write!(f, "{node} is up"),
+            Self::Leaving(node) => write!(f, "{node} is leaving"),
+            Self::Exiting(node) => write!(f, "{node} hands over"),
+            Self::Downed(node) => write!(f, "{node} is down"),
+            Self::Removed(node) => write!(f, "{node} is gone"),
+            Self::Unreachable(node) => write!(f, "{node} is unreachable"),
+            Self::Reachable(node) => write!(f, "{node} is reachable again"),
+            Self::LeaderChanged(node) => write!(f, "{} leads", name(node)),
+            Self::OldestChanged(node) => write!(f, "{} is the oldest", name(node)),
+            Self::Missed(count) => write!(f, "{count} events were missed"),
+        }
+    }
 }
 
 impl Membership {
@@ -185,8 +207,7 @@ impl Membership {
     pub fn form(&mut self, cluster: u64, now: Moment) {
         if matches!(self.phase, Phase::Outside { .. }) {
             let mut view = View::new(cluster);
-            let first =
-                Member { status: Status::Up, up_number: 1, roles: self.roles.clone() };
+            let first = Member { status: Status::Up, up_number: 1, roles: self.roles.clone() };
             view.set_member(&self.me, first);
             self.enter(view, now);
             self.tell_change(None, Some(Status::Up), self.me.clone());
@@ -343,6 +364,10 @@ impl Membership {
             view.set_member(node, raised);
             self.tell_change(Some(before), Some(status), node.clone());
             self.changed(now);
+            if status == Status::Down && *node != self.me {
+                // If it lives, it should stop at once, and know why.
+                self.push_state(node, false, now);
+            }
         }
     }
 
@@ -367,10 +392,8 @@ impl Membership {
             }
             Some(_) => {}
         }
-        let alive = view
-            .members()
-            .filter(|(_, member)| member.status < Status::Down)
-            .map(|(node, _)| node);
+        let alive =
+            view.members().filter(|(_, member)| member.status < Status::Down).map(|(node, _)| node);
         self.watch.set_members(&self.me, alive, &self.settings, now);
         self.tell_reachability();
         self.hurry(now);
@@ -419,8 +442,7 @@ impl Membership {
         let me = self.me.clone();
         let Some(view) = self.view_mut() else { return };
         let version = view.row(&me).map_or(0, |row| row.version) + 1;
-        let unreachable: BTreeSet<Node> =
-            self.watch.unreachable().cloned().collect();
+        let unreachable: BTreeSet<Node> = self.watch.unreachable().cloned().collect();
         let Some(view) = self.view_mut() else { return };
         view.set_row(&me, Row { version, unreachable: Arc::new(unreachable) });
         self.changed(now);
@@ -472,7 +494,8 @@ impl Membership {
             let lost = unreachable.difference(&self.told.unreachable).cloned();
             self.effects.extend(lost.map(|node| Effect::Tell(Event::Unreachable(node))));
             let back = self.told.unreachable.difference(&unreachable).cloned();
-            let back = back.filter(|node| view.member(node).is_some_and(|m| m.status < Status::Down));
+            let back =
+                back.filter(|node| view.member(node).is_some_and(|m| m.status < Status::Down));
             self.effects.extend(back.map(|node| Effect::Tell(Event::Reachable(node))));
             self.told.unreachable = unreachable;
         }

@@ -146,9 +146,7 @@ impl Settings {
                  way to find the cluster",
             );
         }
-        if self.formation.is_none()
-            && !matches!(self.discover.first(), Some(Discovery::Node(_)))
-        {
+        if self.formation.is_none() && !matches!(self.discover.first(), Some(Discovery::Node(_))) {
             return refuse(
                 "without a formation lease the first of discover must be a node, the same on all \
                  nodes: that one forms the cluster",

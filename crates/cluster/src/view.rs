@@ -75,7 +75,10 @@ impl View {
     }
 
     /// The members at an address; more than one while an older incarnation is on its way out.
-    pub fn at_address<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = (&'a Node, &'a Member)> {
+    pub fn at_address<'a>(
+        &'a self,
+        node: &'a Node,
+    ) -> impl Iterator<Item = (&'a Node, &'a Member)> {
         self.members.range(lowest_at(node)..).take_while(|(other, _)| other.address == node.address)
     }
 
@@ -120,9 +123,7 @@ impl View {
             self.observations().map(|(_, subject)| subject).collect();
         self.members
             .iter()
-            .filter(|(node, member)| {
-                member.status < Status::Down && !unreachable.contains(node)
-            })
+            .filter(|(node, member)| member.status < Status::Down && !unreachable.contains(node))
             .min_by_key(|(_, member)| member.status.leads_before())
             .map(|(node, _)| node)
     }

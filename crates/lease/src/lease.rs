@@ -89,6 +89,13 @@ pub struct Lease {
     pub(crate) watchdog: bool,
 }
 
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the backend: it may hold credentials.
+        f.debug_struct("Lease").field("name", &self.name).field("owner", &self.owner).finish()
+    }
+}
+
 impl Lease {
     /// The name that was asked for, if it is one.
     pub fn name(&self) -> Result<&LeaseName, NameError> {

@@ -11,7 +11,9 @@ fn quick() {
         sim.start_all();
         let formed = sim.run_until(Duration::from_secs(20), Sim::agrees);
         if formed.is_none() || seed == 0 {
-            for line in sim.take_trace() { println!("{line}"); }
+            for line in sim.take_trace() {
+                println!("{line}");
+            }
         }
         println!("{seed} {formed:?} {:?}", sim.violations());
         assert!(formed.is_some());

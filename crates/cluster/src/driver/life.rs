@@ -1,7 +1,7 @@
 //! One incarnation, from its first word to its last.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use tenure_lease::Moment;
@@ -52,7 +52,8 @@ impl Driver {
         );
         let (lease, orders) = mpsc::channel(ORDERS);
         let (news_in, mut news) = mpsc::channel(ORDERS);
-        let lease_task = settings.formation.clone().map(|lease| tokio::spawn(tend(lease, orders, news_in)));
+        let lease_task =
+            settings.formation.clone().map(|lease| tokio::spawn(tend(lease, orders, news_in)));
         let discoverer = Discoverer::new(settings.discover.clone());
         let Bound { transport, mut events } = bound;
         let mut life = Life {
@@ -68,7 +69,7 @@ impl Driver {
         loop {
             life.settle();
             if let Some(ending) = life.ended.take() {
-                life.transport.close().await;
+                life.transport.close(FAREWELL).await;
                 drop(life);
                 if let Some(task) = lease_task {
                     let _ = task.await; // The lease is released before the node is gone.
@@ -142,7 +143,8 @@ impl Life<'_> {
                 let _ = self.driver.events.send(event); // Nobody need listen.
             }
             Effect::HandOver => {
-                let (hooks, commands) = (self.driver.hooks.clone(), self.driver.own_commands.clone());
+                let (hooks, commands) =
+                    (self.driver.hooks.clone(), self.driver.own_commands.clone());
                 self.driver.data.spawn(async move {
                     hooks.run().await;
                     if let Some(commands) = commands.upgrade() {
@@ -263,9 +265,11 @@ fn decode(frame: &[u8]) -> Option<Control> {
     postcard::from_bytes(frame).ok()
 }
 
+/// How long the last words may take.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Orders and news about one lease; there are never more than a few.
 const ORDERS: usize = 64;
 /// How many events are handled before the cores are asked what to do.
 const AT_ONCE: usize = 64;
 /// However long there is nothing to do.
-const LONG: std::time::Duration = std::time::Duration::from_secs(3600);
+const LONG: Duration = Duration::from_secs(3600);

@@ -16,8 +16,11 @@ pub struct Weather {
 
 impl Weather {
     /// A data centre on a good day.
-    pub const FAIR: Self =
-        Self { delay: (Duration::from_micros(300), Duration::from_micros(700)), loss: 0, repeated: 0 };
+    pub const FAIR: Self = Self {
+        delay: (Duration::from_micros(300), Duration::from_micros(700)),
+        loss: 0,
+        repeated: 0,
+    };
 }
 
 /// The links between nodes.

@@ -484,7 +484,10 @@ impl Sim {
             let copied = if last { message.take() } else { message.clone() };
             if let Some(message) = copied {
                 let from = sender.clone();
-                self.push(self.now + journey, What::Deliver { place, to: incarnation, from, message });
+                self.push(
+                    self.now + journey,
+                    What::Deliver { place, to: incarnation, from, message },
+                );
             }
         }
     }

@@ -1,0 +1,415 @@
+//! The transport at work: sockets, tasks, timers.
+#![allow(clippy::disallowed_methods, reason = "this is where the transport meets clocks and tasks")]
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tenure_lease::Moment;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use self::control::ControlLink;
+use self::data::DataLink;
+use self::incoming::Incoming;
+use super::handshake::is_name;
+use super::refusal::LogLimit;
+use super::{
+    Closed, Direction, Down, Event, Handles, Identity, Lane, Link, Local, Peer, Refusal, Security,
+    TransportError, TransportSettings, telemetry,
+};
+use crate::{Address, Incarnation, Node};
+
+mod accept;
+#[cfg(feature = "certs")]
+pub mod bench;
+mod control;
+mod data;
+mod greet;
+mod incoming;
+mod socket;
+
+pub use data::DataLane;
+
+/// A node's end of all its links. Dropping it closes them at once.
+#[derive(Debug)]
+pub struct Transport {
+    shared: Arc<Shared>,
+    local: SocketAddr,
+}
+
+/// What all tasks share.
+#[derive(Debug)]
+struct Shared {
+    settings: TransportSettings,
+    security: Security,
+    local: Local,
+    handles: Handles,
+    events: mpsc::Sender<Event>,
+    control: Mutex<HashMap<Address, Arc<ControlLink>>>,
+    data: Mutex<HashMap<Node, Arc<DataLink>>>,
+    incoming: Mutex<Incoming>,
+    log: Mutex<LogLimit>,
+    /// All tasks; aborted when the transport goes.
+    tasks: Mutex<JoinSet<()>>,
+    closed: watch::Sender<bool>,
+}
+
+impl Transport {
+    /// Starts to listen. `events` is where everything comes out; give it room for some hundred.
+    pub fn bind(
+        settings: TransportSettings,
+        security: Security,
+        local: Local,
+        handles: Handles,
+        events: mpsc::Sender<Event>,
+    ) -> Result<Self, TransportError> {
+        let text = match settings.listen {
+            Some(listen) => listen.to_string(),
+            None => local.node.address.to_string(),
+        };
+        let listener = listen(settings.listen, &local.node.address)
+            .map_err(|source| TransportError::Listen { address: text, source })?;
+        Self::with_listener(listener, settings, security, local, handles, events)
+    }
+
+    /// The same with a socket that listens already.
+    pub fn with_listener(
+        listener: TcpListener,
+        settings: TransportSettings,
+        security: Security,
+        local: Local,
+        handles: Handles,
+        events: mpsc::Sender<Event>,
+    ) -> Result<Self, TransportError> {
+        settings.check()?;
+        for name in [&local.cluster, &local.name] {
+            if !is_name(name) {
+                return Err(TransportError::Name(name.clone()));
+            }
+        }
+        let failed =
+            |source| TransportError::Listen { address: local.node.address.to_string(), source };
+        let address = listener.local_addr().map_err(failed)?;
+        match &security {
+            Security::Tls(identity) => {
+                let ours = format!("{}/{}", local.cluster, local.name);
+                let theirs = format!("{}/{}", identity.cluster(), identity.name());
+                if ours != theirs {
+                    return Err(TransportError::Identity { ours, theirs });
+                }
+            }
+            Security::PlaintextWithoutAnyProtection => {
+                if !settings.allow_plaintext_beyond_loopback
+                    && !socket::is_this_machine(address.ip())
+                {
+                    return Err(TransportError::PlaintextBeyondLoopback(address));
+                }
+                tracing::warn!(%address, "links of this node are not encrypted");
+            }
+        }
+        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = {
+            let _context = handles.control.enter();
+            tokio::net::TcpListener::from_std(listener).map_err(failed)?
+        };
+        let shared = Arc::new(Shared {
+            settings,
+            security,
+            local,
+            handles,
+            events,
+            control: Mutex::default(),
+            data: Mutex::default(),
+            incoming: Mutex::default(),
+            log: Mutex::default(),
+            tasks: Mutex::default(),
+            closed: watch::Sender::new(false),
+        });
+        let control = &shared.handles.control;
+        shared.spawn(control, accept::run(shared.clone(), listener));
+        if let Security::Tls(identity) = &shared.security {
+            let every = shared.settings.certificate_check;
+            shared.spawn(control, watch_certificate(identity.clone(), every));
+        }
+        Ok(Self { shared, local: address })
+    }
+
+    /// Where it listens.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Who this node is.
+    pub fn local(&self) -> &Local {
+        &self.shared.local
+    }
+
+    /// Queues a control frame for whoever is at `address`, or only for the process `only_to` there.
+    /// Never waits, and promises nothing: the frame is dropped, and counted, if the peer cannot be
+    /// reached soon, is another process, or does not keep up. False means that it was not even
+    /// queued: it is empty or too long, it is for this node, or the transport is closed.
+    pub fn control(
+        &self,
+        address: &Address,
+        only_to: Option<Incarnation>,
+        frame: impl Into<Bytes>,
+    ) -> bool {
+        let (shared, frame) = (&self.shared, frame.into());
+        if frame.is_empty()
+            || frame.len() > shared.settings.control_frame_max
+            || *address == shared.local.node.address
+            || *shared.closed.borrow()
+        {
+            return false;
+        }
+        let mut links = lock(&shared.control);
+        let link = links.entry(address.clone()).or_insert_with(|| {
+            let link = Arc::new(ControlLink::new(address.clone(), &shared.settings));
+            shared.spawn(&shared.handles.control, control::run(shared.clone(), link.clone()));
+            link
+        });
+        link.push(Moment::now(), only_to, frame);
+        true
+    }
+
+    /// The way for messages to a node. It is the same one at each call; keep it if you send often.
+    pub fn data(&self, node: &Node) -> DataLane {
+        let shared = &self.shared;
+        let mut links = lock(&shared.data);
+        let link = links.entry(node.clone()).or_insert_with(|| {
+            let link = Arc::new(DataLink::new(node.clone(), &shared.settings));
+            if *shared.closed.borrow() {
+                link.close(Closed::Transport);
+            } else {
+                shared.spawn(&shared.handles.data, data::run(shared.clone(), link.clone()));
+            }
+            link
+        });
+        DataLane::new(link.clone())
+    }
+
+    /// Closes all links that go to an address, and those that come from it: its node is not a
+    /// member any more. What waited to be sent is told as [`Event::Unsent`].
+    pub fn forget(&self, address: &Address) {
+        let shared = &self.shared;
+        if let Some(link) = lock(&shared.control).remove(address) {
+            link.stop();
+        }
+        lock(&shared.data).retain(|node, link| {
+            let forgotten = node.address == *address;
+            if forgotten {
+                link.close(Closed::Forgotten);
+                link.stop();
+            }
+            !forgotten
+        });
+        lock(&shared.incoming).stop(address);
+    }
+
+    /// Takes no more messages, sends those that wait and learns of their arrival, for at most
+    /// `within`; then closes everything. What could not be sent or is not known to have arrived by
+    /// then is told as for any link that is cut; other links end without a word.
+    pub async fn close(&self, within: Duration) {
+        let shared = &self.shared;
+        shared.closed.send_replace(true);
+        let links: Vec<_> = lock(&shared.data).values().cloned().collect();
+        for link in &links {
+            link.close(Closed::Transport);
+        }
+        let all_ended = async {
+            for link in &links {
+                link.ended().await;
+            }
+        };
+        let deadline = {
+            // The caller's own runtime may have no timer.
+            let _context = shared.handles.data.enter();
+            timeout(within, all_ended)
+        };
+        if deadline.await.is_err() {
+            for link in &links {
+                link.stop();
+            }
+            for link in &links {
+                link.ended().await;
+            }
+        }
+        lock(&shared.tasks).abort_all();
+    }
+}
+
+impl Drop for Transport {
+    fn drop(&mut self) {
+        self.shared.closed.send_replace(true);
+        for link in lock(&self.shared.data).values() {
+            link.close(Closed::Transport);
+        }
+        lock(&self.shared.tasks).abort_all();
+    }
+}
+
+impl Shared {
+    fn spawn(&self, handle: &Handle, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = lock(&self.tasks);
+        while tasks.try_join_next().is_some() {} // So that ended ones do not pile up.
+        // Checked under the lock: nothing starts after everything was aborted.
+        if !*self.closed.borrow() {
+            tasks.spawn_on(task, handle);
+        }
+    }
+
+    async fn tell(&self, event: Event) {
+        // Nobody listens any more when the node is being dropped.
+        let _ = self.events.send(event).await;
+    }
+
+    fn may_talk_with(&self, ip: IpAddr) -> bool {
+        matches!(self.security, Security::Tls(_))
+            || self.settings.allow_plaintext_beyond_loopback
+            || socket::is_this_machine(ip)
+    }
+
+    /// Somebody who dialed us is sent away.
+    fn refuse(&self, from: IpAddr, refusal: Refusal) {
+        telemetry::refused(&refusal);
+        if let Some(silent) = lock(&self.log).admit(Moment::now(), &refusal) {
+            tracing::warn!(%from, silent, "refused a connection: {refusal}");
+        }
+        // Strangers must not be able to make this node wait.
+        let _ = self.events.try_send(Event::Refused { from, refusal });
+    }
+}
+
+/// A link that is up, for as long as it lives.
+struct Established<'a> {
+    shared: &'a Shared,
+    link: Link,
+    bytes: metrics::Counter,
+}
+
+impl<'a> Established<'a> {
+    async fn new(shared: &'a Shared, peer: Arc<Peer>, lane: Lane, direction: Direction) -> Self {
+        telemetry::up(lane, direction, 1.0);
+        let bytes = telemetry::bytes(lane, direction);
+        let link = Link { peer, lane, direction };
+        let established = Self { shared, link, bytes };
+        tracing::debug!(link = ?established.link, "link up");
+        shared.tell(Event::Up(established.link.clone())).await;
+        established
+    }
+
+    async fn end(self, why: Down, unknown: u64) {
+        let link = self.link.clone();
+        match &why {
+            Down::Idle | Down::ByPeer | Down::Replaced | Down::Closed if unknown == 0 => {
+                tracing::debug!(?link, "link down: {why}");
+            }
+            _ => tracing::warn!(
+                peer = %link.peer.node, name = link.peer.name, lane = link.lane.word(),
+                direction = link.direction.word(), unknown, "link down: {why}"
+            ),
+        }
+        self.shared.tell(Event::Down { link, why, unknown }).await;
+    }
+}
+
+impl Drop for Established<'_> {
+    fn drop(&mut self) {
+        telemetry::up(self.link.lane, self.link.direction, -1.0);
+    }
+}
+
+/// Tells of failed attempts to open a link: when they begin and when the reason changes.
+struct Failures {
+    lane: Lane,
+    last: Option<Refusal>,
+}
+
+impl Failures {
+    fn new(lane: Lane) -> Self {
+        Self { lane, last: None }
+    }
+
+    async fn add(&mut self, shared: &Shared, address: &Address, refusal: Refusal) {
+        telemetry::failed(&refusal);
+        if self.last.as_ref() == Some(&refusal) {
+            return;
+        }
+        self.last = Some(refusal.clone());
+        tracing::warn!(%address, lane = self.lane.word(), "cannot open a link: {refusal}");
+        let address = address.clone();
+        shared.tell(Event::Failed { address, lane: self.lane, refusal }).await;
+    }
+
+    fn clear(&mut self) {
+        self.last = None;
+    }
+}
+
+/// Something that is asked to stop once, and waited for.
+#[derive(Debug)]
+struct Flag(watch::Sender<bool>);
+
+impl Flag {
+    fn new() -> Self {
+        Self(watch::Sender::new(false))
+    }
+
+    fn raise(&self) {
+        self.0.send_replace(true);
+    }
+
+    async fn raised(&self) {
+        // The sender is in `self`, so it cannot be gone.
+        let _ = self.0.subscribe().wait_for(|raised| *raised).await;
+    }
+
+    /// What comes of `future`, unless the flag is raised first.
+    async fn unless<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            output = future => Some(output),
+            () = self.raised() => None,
+        }
+    }
+}
+
+async fn watch_certificate(identity: Identity, every: Duration) {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let looked = identity.clone();
+        // Files may be slow, and this runtime is for heartbeats.
+        match tokio::task::spawn_blocking(move || looked.reload()).await {
+            Ok(Ok(true)) => tracing::info!("new links use the changed certificate"),
+            Ok(Ok(false)) => {}
+            Ok(Err(error)) => tracing::error!("the former certificate stays in use: {error}"),
+            Err(_) => return, // The runtime is shutting down.
+        }
+    }
+}
+
+fn listen(listen: Option<SocketAddr>, address: &Address) -> std::io::Result<TcpListener> {
+    match listen {
+        Some(listen) => TcpListener::bind(listen),
+        None => {
+            let resolved: Vec<_> = (address.host(), address.port()).to_socket_addrs()?.collect();
+            TcpListener::bind(&resolved[..])
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is guarded is never left half changed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn random() -> u64 {
+    // Only for jitter: without entropy, all wait equally long.
+    getrandom::u64().unwrap_or(u64::MAX / 2)
+}
