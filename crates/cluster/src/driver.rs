@@ -2,6 +2,7 @@
 //! that nothing that users do keeps a node from answering.
 #![allow(clippy::disallowed_methods, reason = "this is where clocks, threads and chance come in")]
 
+mod arbiter;
 mod discover;
 mod formation;
 mod life;

@@ -38,3 +38,26 @@ const UNITS: [(&str, u128); 6] = [
     ("us", 1_000),
     ("ns", 1),
 ];
+
+/// The same for a duration that may be absent.
+pub(crate) mod option {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Humane(#[serde(with = "super")] Duration);
+
+    pub(crate) fn serialize<S: Serializer>(
+        value: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.map(Humane).serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<Humane>::deserialize(from)?.map(|Humane(value)| value))
+    }
+}

@@ -8,6 +8,7 @@
 //! view/             pure: what one node believes; merging
 //! reachability/     pure: who answers whom
 //! membership/       pure: joining, gossip, leading, leaving
+//! downing/          pure: what each strategy decides; resolver.rs: when, by whom, and the verdict
 //! formation.rs      pure: exactly one cluster, of however many nodes start at once
 //! transport/        mutual TLS, frames, a lane for control and one for data
 //! driver/           the thread that gives the cores a clock, a network and a store
@@ -17,6 +18,7 @@
 pub mod certs;
 mod cluster;
 mod discovery;
+pub mod downing;
 mod driver;
 pub mod formation;
 mod humane;
@@ -24,6 +26,7 @@ pub mod membership;
 pub mod message;
 mod node;
 mod reachability;
+pub mod resolver;
 pub mod settings;
 pub mod transport;
 pub mod view;

@@ -25,10 +25,11 @@ use std::sync::Arc;
 use tenure_lease::Moment;
 use tenure_lease::keeper::Random;
 
+use crate::downing::Converged;
 use crate::message::Control;
 use crate::reachability::{Observed, Watch};
 use crate::settings::{MembershipSettings, Rule};
-use crate::view::{Change, Member, Roles, Row, Status, View};
+use crate::view::{Change, Digest, Member, Roles, Row, Status, Verdict, View};
 use crate::{Address, Node};
 
 use admit::Admission;
@@ -46,6 +47,9 @@ pub struct Membership {
     phase: Phase,
     /// Who believes exactly what this node believes; always itself.
     seen: BTreeSet<Node>,
+    /// The members that counted when everybody had last seen the view, and the view's digest.
+    converged: Option<Arc<Converged<Node>>>,
+    converged_on: Option<Digest>,
     watch: Watch,
     admission: Admission,
     /// When to ask the watched for a sign of life.
@@ -181,6 +185,8 @@ impl Membership {
             random: Random::new(seed),
             phase: Phase::Outside { contacts: Vec::new(), ask_at: Moment::NEVER },
             seen: BTreeSet::new(),
+            converged: None,
+            converged_on: None,
             watch: Watch::default(),
             admission: Admission::default(),
             heartbeat_at: Moment::NEVER,
@@ -222,7 +228,9 @@ impl Membership {
         }
         match message {
             Control::Join(join) => self.receive_join(from, join, now),
-            Control::Welcome(state) => self.receive_welcome(from, state, now),
+            Control::Welcome(state, converged) => {
+                self.receive_welcome(from, state, converged, now);
+            }
             Control::Refused(refusal) => self.receive_refusal(refusal),
             Control::Prove(proof) => self.receive_prove(from, proof),
             Control::Ping { cluster } => self.receive_ping(from, cluster),
@@ -290,6 +298,56 @@ impl Membership {
         self.raise(node, Status::Down, now);
     }
 
+    /// The resolver declares these down, this node perhaps among them.
+    pub fn down_all(&mut self, nodes: &[Node], now: Moment) {
+        let mut own = false;
+        for node in nodes {
+            // Itself last, so that the others are told.
+            if *node == self.me {
+                own = true;
+            } else {
+                self.raise(node, Status::Down, now);
+            }
+        }
+        if own {
+            let me = self.me.clone();
+            self.raise(&me, Status::Down, now);
+        }
+    }
+
+    /// A verdict of the resolver that is newer than the one known here, if it is: whoever is not
+    /// among its survivors is down.
+    pub fn adopt(&mut self, verdict: &Verdict, now: Moment) {
+        let Some(view) = self.view_mut() else { return };
+        if verdict.generation <= view.verdict().generation {
+            return;
+        }
+        let changes = view.adopt(verdict);
+        self.converged = Some(Arc::new(Converged::of(view)));
+        self.seen = BTreeSet::from([self.me.clone()]);
+        self.tell_changes(changes);
+        // Before this node may end by it.
+        for node in self.answering() {
+            self.push_state(&node, true, now);
+        }
+        self.after_change(now);
+    }
+
+    /// This node's side will ask the lease for this generation of the verdict.
+    pub fn announce(&mut self, generation: u64, now: Moment) {
+        if let Some(view) = self.view_mut()
+            && generation > view.asked()
+        {
+            view.announce(generation);
+            self.changed(now);
+        }
+    }
+
+    /// The membership that everybody had seen when that was last so.
+    pub fn converged(&self) -> Option<&Arc<Converged<Node>>> {
+        self.converged.as_ref()
+    }
+
     /// A newer cluster of the same name has been formed: this one is over.
     pub fn give_way(&mut self, cluster: u64) {
         self.end(Ending::OtherCluster(cluster));
@@ -330,6 +388,25 @@ impl Membership {
                 .filter(|(_, member)| member.status < Status::Down)
                 .all(|(node, _)| self.seen.contains(node))
         })
+    }
+
+    /// Remembers who counts, if everybody has seen this view.
+    fn note_convergence(&mut self) {
+        let Phase::Inside(view) = &self.phase else { return };
+        if self.converged_on != Some(view.digest()) && self.is_converged() {
+            self.converged_on = Some(view.digest());
+            self.converged = Some(Arc::new(Converged::of(view)));
+        }
+    }
+
+    /// The others that nobody calls unreachable.
+    fn answering(&self) -> Vec<Node> {
+        let Some(view) = self.view() else { return Vec::new() };
+        view.members()
+            .map(|(node, _)| node)
+            .filter(|node| **node != self.me && !self.told.unreachable.contains(*node))
+            .cloned()
+            .collect()
     }
 
     fn enter(&mut self, view: View, now: Moment) {

@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tenure_lease::{Lease, Owner};
 
+use crate::downing::Strategy;
+use crate::resolver::ResolverSettings;
 use crate::transport::TransportSettings;
 use crate::{Address, Discovery, humane};
 
@@ -71,9 +73,18 @@ pub struct Settings {
     /// The transport.
     #[serde(default)]
     pub transport: TransportSettings,
+    /// When the resolver decides.
+    #[serde(default)]
+    pub resolver: ResolverSettings,
     /// The lease that guards the cluster's formation.
     #[serde(skip)]
     pub(crate) formation: Option<Lease>,
+    /// How a split is settled; nobody is ever declared down by itself without.
+    #[serde(skip)]
+    pub(crate) downing: Option<Strategy>,
+    /// The lease that settles ties.
+    #[serde(skip)]
+    pub(crate) arbitration: Option<Lease>,
 }
 
 impl Settings {
@@ -92,7 +103,10 @@ impl Settings {
             must_agree: BTreeMap::new(),
             membership: MembershipSettings::default(),
             transport: TransportSettings::default(),
+            resolver: ResolverSettings::default(),
             formation: None,
+            downing: None,
+            arbitration: None,
         }
     }
 
@@ -128,6 +142,17 @@ impl Settings {
         Self { formation: Some(lease), ..self }
     }
 
+    /// Sets how a split is settled: the same on all nodes. Without it, whoever is unreachable stays
+    /// so until it answers again or an operator declares it down.
+    pub fn downing(self, strategy: Strategy) -> Self {
+        Self { downing: Some(strategy), ..self }
+    }
+
+    /// Sets the lease that [`Strategy::LeaseMajority`] asks: the same on all nodes.
+    pub fn arbitration(self, lease: Lease) -> Self {
+        Self { arbitration: Some(lease), ..self }
+    }
+
     /// Checks what can be checked before joining.
     pub fn check(&self) -> Result<(), SettingsError> {
         let refuse = |text: &str| Err(SettingsError(text.into()));
@@ -150,6 +175,13 @@ impl Settings {
             return refuse(
                 "without a formation lease the first of discover must be a node, the same on all \
                  nodes: that one forms the cluster",
+            );
+        }
+        let needs_lease = matches!(self.downing, Some(Strategy::LeaseMajority(_)));
+        if needs_lease != self.arbitration.is_some() {
+            return refuse(
+                "lease-majority needs an arbitration lease, and nothing else uses one: set both or \
+                 neither",
             );
         }
         self.transport.check().map_err(|error| SettingsError(error.to_string()))?;
@@ -310,6 +342,16 @@ pub enum Rule {
     DetectorRemovesNobody,
     /// The leader acts only on a view that everybody has seen.
     ActOnlyOnConvergence,
+    /// Sides are counted on the last converged membership as well as on the present one.
+    CountOnBoth,
+    /// One node of a side decides and asks.
+    OneAsks,
+    /// A lease that was not won downs nobody; only a verdict does.
+    LostMeansWait,
+    /// When every side asks, a majority that gets no answer waits.
+    UnknownMeansWait,
+    /// The lease is acquired only if its record is still the one that was read.
+    AskConditionally,
     /// A node that joins with the address of another must prove that it is the one that answers
     /// there.
     ProveAddress,

@@ -7,15 +7,18 @@ use bytes::Bytes;
 use tenure_lease::Moment;
 use tokio::sync::mpsc;
 
+use super::arbiter::{ArbiterNews, ArbiterOrder, arbitrate};
 use super::discover::Discoverer;
 use super::formation::{LeaseNews, LeaseOrder, tend};
 use super::{Command, Driver, entropy};
 use crate::Node;
+use crate::downing::Strategy;
 use crate::formation::{Formation, FormationEffect, FormationNote};
 use crate::membership::{Effect, Ending, Membership};
 use crate::message::Control;
+use crate::resolver::{Resolver, ResolverEffect};
 use crate::transport::{self, Transport};
-use crate::view::{Digest, Role, Status};
+use crate::view::{Digest, Role, Status, Verdict};
 
 /// A transport that listens.
 pub(super) struct Bound {
@@ -29,6 +32,8 @@ struct Life<'a> {
     membership: Membership,
     formation: Formation,
     lease: mpsc::Sender<LeaseOrder>,
+    resolver: Option<Resolver>,
+    arbiter: mpsc::Sender<ArbiterOrder>,
     discoverer: Discoverer,
     published: Option<(Digest, bool)>,
     ended: Option<Ending>,
@@ -54,6 +59,20 @@ impl Driver {
         let (news_in, mut news) = mpsc::channel(ORDERS);
         let lease_task =
             settings.formation.clone().map(|lease| tokio::spawn(tend(lease, orders, news_in)));
+        let resolver = settings.downing.clone().map(|strategy| {
+            let (timing, rules) = (settings.resolver.clone(), settings.membership.clone());
+            Resolver::new(strategy, timing, rules, entropy())
+        });
+        let (arbiter, arbiter_orders) = mpsc::channel(ORDERS);
+        let (arbiter_news_in, mut arbiter_news) = mpsc::channel(ORDERS);
+        let arbiter_task = match (&settings.arbitration, &settings.downing) {
+            (Some(lease), Some(Strategy::LeaseMajority(strategy))) => {
+                let patience = strategy.acquire_timeout;
+                let task = arbitrate(lease.clone(), patience, arbiter_orders, arbiter_news_in);
+                Some(tokio::spawn(task))
+            }
+            _ => None,
+        };
         let discoverer = Discoverer::new(settings.discover.clone());
         let Bound { transport, mut events } = bound;
         let mut life = Life {
@@ -62,6 +81,8 @@ impl Driver {
             membership,
             formation,
             lease,
+            resolver,
+            arbiter,
             discoverer,
             published: None,
             ended: None,
@@ -71,8 +92,9 @@ impl Driver {
             if let Some(ending) = life.ended.take() {
                 life.transport.close(FAREWELL).await;
                 drop(life);
-                if let Some(task) = lease_task {
-                    let _ = task.await; // The lease is released before the node is gone.
+                // Leases are released before the node is gone.
+                for task in [lease_task, arbiter_task].into_iter().flatten() {
+                    let _ = task.await;
                 }
                 return ending;
             }
@@ -81,6 +103,7 @@ impl Driver {
                 biased;
                 () = tokio::time::sleep(wake.since(Moment::now())) => {}
                 Some(news) = news.recv() => life.lease_news(news),
+                Some(news) = arbiter_news.recv() => life.arbiter_news(news),
                 command = life.driver.commands.recv() => life.command(command),
                 Some(event) = events.recv() => {
                     life.transport_event(event);
@@ -101,7 +124,10 @@ impl Driver {
 
 impl Life<'_> {
     fn next_wake(&self) -> Moment {
-        self.membership.next_wake().min(self.formation.next_wake()).min(Moment::now() + LONG)
+        let now = Moment::now();
+        let resolver = self.resolver.as_ref().map_or(Moment::NEVER, |it| it.next_wake(now));
+        let membership = self.membership.next_wake();
+        membership.min(self.formation.next_wake()).min(resolver).min(now + LONG)
     }
 
     /// Does what the cores ask for, until they ask for nothing more.
@@ -110,7 +136,11 @@ impl Life<'_> {
             let now = Moment::now();
             let effects: Vec<Effect> = self.membership.effects().collect();
             let formation = self.formation.poll(&self.membership, now);
-            if effects.is_empty() && formation.is_empty() {
+            let resolver = match &mut self.resolver {
+                Some(resolver) => resolver.poll(&self.membership, now),
+                None => Vec::new(),
+            };
+            if effects.is_empty() && formation.is_empty() && resolver.is_empty() {
                 break;
             }
             for effect in effects {
@@ -118,6 +148,9 @@ impl Life<'_> {
             }
             for effect in formation {
                 self.form(effect, now);
+            }
+            for effect in resolver {
+                self.resolve(effect, now);
             }
         }
         self.publish();
@@ -175,6 +208,48 @@ impl Life<'_> {
         if self.lease.try_send(order).is_err() {
             tracing::warn!("the formation lease's store does not keep up");
             self.formation.lost();
+        }
+    }
+
+    fn resolve(&mut self, effect: ResolverEffect, now: Moment) {
+        let node = self.membership.me();
+        match effect {
+            ResolverEffect::Down { nodes, reason } => {
+                tracing::warn!(%node, ?nodes, "downing: {reason}");
+                self.membership.down_all(&nodes, now);
+            }
+            ResolverEffect::Adopt { verdict, reason } => {
+                let Verdict { generation, survivors } = &verdict;
+                tracing::warn!(%node, generation, ?survivors, "downing: {reason}");
+                self.membership.adopt(&verdict, now);
+            }
+            ResolverEffect::Announce(generation) => self.membership.announce(generation, now),
+            ResolverEffect::Read => self.arbitrate(ArbiterOrder::Read),
+            ResolverEffect::Ask { expected, verdict } => {
+                self.arbitrate(ArbiterOrder::Ask { expected, verdict });
+            }
+            ResolverEffect::Release => self.arbitrate(ArbiterOrder::Release),
+        }
+    }
+
+    fn arbitrate(&mut self, order: ArbiterOrder) {
+        if self.arbiter.try_send(order).is_err() {
+            // The resolver asks again when it gets no answer.
+            tracing::warn!("the arbitration lease's store does not keep up");
+        }
+    }
+
+    fn arbiter_news(&mut self, news: ArbiterNews) {
+        let Some(resolver) = &mut self.resolver else { return };
+        let now = Moment::now();
+        match news {
+            ArbiterNews::Read(sighting) => resolver.read(sighting, now),
+            ArbiterNews::Lost => resolver.lease_lost(),
+            ArbiterNews::Answered(asked) => {
+                for effect in resolver.answered(asked, &self.membership, now) {
+                    self.resolve(effect, now);
+                }
+            }
         }
     }
 
@@ -250,7 +325,8 @@ fn must_agree(settings: &crate::Settings) -> Arc<[(String, String)]> {
         Some(lease) => lease.name().map_or_else(|error| error.to_string(), ToString::to_string),
         None => "the order of seeds".into(),
     };
-    let own = [("formation".to_owned(), formation)];
+    let downing = settings.downing.as_ref().map_or("none".into(), |it| format!("{it:?}"));
+    let own = [("formation".to_owned(), formation), ("downing".to_owned(), downing)];
     own.into_iter().chain(settings.must_agree.clone()).collect()
 }
 

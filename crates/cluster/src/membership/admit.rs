@@ -8,6 +8,7 @@ use tenure_lease::Moment;
 
 use super::{Effect, Ending, Membership, Phase};
 use crate::Node;
+use crate::downing::Converged;
 use crate::message::{Control, Join, Refusal, State};
 use crate::settings::Rule;
 use crate::view::{Member, Status};
@@ -94,7 +95,8 @@ impl Membership {
 
     fn welcome(&mut self, to: &Node, now: Moment) {
         if let Some(state) = self.state(false, now) {
-            self.effects.push(Effect::Send(to.clone(), Control::Welcome(state)));
+            let converged = self.converged.clone();
+            self.effects.push(Effect::Send(to.clone(), Control::Welcome(state, converged)));
         }
     }
 
@@ -105,7 +107,13 @@ impl Membership {
         }
     }
 
-    pub(super) fn receive_welcome(&mut self, from: &Node, state: State, now: Moment) {
+    pub(super) fn receive_welcome(
+        &mut self,
+        from: &Node,
+        state: State,
+        converged: Option<Arc<Converged<Node>>>,
+        now: Moment,
+    ) {
         let lists_me = state.view.member(&self.me).is_some_and(|m| m.status < Status::Down);
         if !matches!(self.phase, Phase::Outside { .. }) || !lists_me {
             return;
@@ -117,6 +125,7 @@ impl Membership {
             }
         }
         self.enter(view, now);
+        self.converged = converged;
         self.add_seen(from, &state.seen);
         if let Phase::Inside(view) = &mut self.phase {
             for (node, age) in state.removed.iter() {

@@ -11,6 +11,7 @@ impl Membership {
     /// Moves members on: joining ones up, leaving ones out, those that are down away. Only on a
     /// view that everybody has seen, and only while nobody who counts is unreachable.
     pub(super) fn lead(&mut self, now: Moment) {
+        self.note_convergence();
         let Phase::Inside(view) = &self.phase else { return };
         let waits = |(_, member): (&Node, &Member)| {
             matches!(member.status, Status::Joining | Status::Leaving | Status::Down)
