@@ -185,8 +185,7 @@ impl Membership {
     pub fn form(&mut self, cluster: u64, now: Moment) {
         if matches!(self.phase, Phase::Outside { .. }) {
             let mut view = View::new(cluster);
-            let first =
-                Member { status: Status::Up, up_number: 1, roles: self.roles.clone() };
+            let first = Member { status: Status::Up, up_number: 1, roles: self.roles.clone() };
             view.set_member(&self.me, first);
             self.enter(view, now);
             self.tell_change(None, Some(Status::Up), self.me.clone());
@@ -367,10 +366,8 @@ impl Membership {
             }
             Some(_) => {}
         }
-        let alive = view
-            .members()
-            .filter(|(_, member)| member.status < Status::Down)
-            .map(|(node, _)| node);
+        let alive =
+            view.members().filter(|(_, member)| member.status < Status::Down).map(|(node, _)| node);
         self.watch.set_members(&self.me, alive, &self.settings, now);
         self.tell_reachability();
         self.hurry(now);
@@ -419,8 +416,7 @@ impl Membership {
         let me = self.me.clone();
         let Some(view) = self.view_mut() else { return };
         let version = view.row(&me).map_or(0, |row| row.version) + 1;
-        let unreachable: BTreeSet<Node> =
-            self.watch.unreachable().cloned().collect();
+        let unreachable: BTreeSet<Node> = self.watch.unreachable().cloned().collect();
         let Some(view) = self.view_mut() else { return };
         view.set_row(&me, Row { version, unreachable: Arc::new(unreachable) });
         self.changed(now);
@@ -472,7 +468,8 @@ impl Membership {
             let lost = unreachable.difference(&self.told.unreachable).cloned();
             self.effects.extend(lost.map(|node| Effect::Tell(Event::Unreachable(node))));
             let back = self.told.unreachable.difference(&unreachable).cloned();
-            let back = back.filter(|node| view.member(node).is_some_and(|m| m.status < Status::Down));
+            let back =
+                back.filter(|node| view.member(node).is_some_and(|m| m.status < Status::Down));
             self.effects.extend(back.map(|node| Effect::Tell(Event::Reachable(node))));
             self.told.unreachable = unreachable;
         }

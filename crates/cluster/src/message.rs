@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::view::{Digest, Roles, View};
 use crate::Node;
+use crate::view::{Digest, Roles, View};
 
 /// A message of the control lane. Who sent it is known from the connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -64,6 +64,13 @@ impl View {
         self.digest
     }
 
+    /// Whether two views say the same in every detail; their digests then are equal too. Slow, for
+    /// checking that it also holds the other way round.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        (self.cluster, self.highest_up, &self.members, &self.rows)
+            == (other.cluster, other.highest_up, &other.members, &other.rows)
+    }
+
     /// Every member, in the order of addresses.
     pub fn members(&self) -> impl ExactSizeIterator<Item = (&Node, &Member)> + Clone {
         self.members.iter()
@@ -75,7 +82,10 @@ impl View {
     }
 
     /// The members at an address; more than one while an older incarnation is on its way out.
-    pub fn at_address<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = (&'a Node, &'a Member)> {
+    pub fn at_address<'a>(
+        &'a self,
+        node: &'a Node,
+    ) -> impl Iterator<Item = (&'a Node, &'a Member)> {
         self.members.range(lowest_at(node)..).take_while(|(other, _)| other.address == node.address)
     }
 
@@ -120,9 +130,7 @@ impl View {
             self.observations().map(|(_, subject)| subject).collect();
         self.members
             .iter()
-            .filter(|(node, member)| {
-                member.status < Status::Down && !unreachable.contains(node)
-            })
+            .filter(|(node, member)| member.status < Status::Down && !unreachable.contains(node))
             .min_by_key(|(_, member)| member.status.leads_before())
             .map(|(node, _)| node)
     }

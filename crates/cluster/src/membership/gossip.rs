@@ -51,7 +51,8 @@ impl Membership {
             25..40 => [SAME, OTHER, SILENT],
             _ => [OTHER, SAME, SILENT],
         };
-        let group = order.into_iter().map(|group| &groups[group]).find(|group| !group.is_empty())?;
+        let group =
+            order.into_iter().map(|group| &groups[group]).find(|group| !group.is_empty())?;
         let index = self.random.next() as usize % group.len();
         Some(group[index].clone())
     }

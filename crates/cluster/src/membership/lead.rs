@@ -59,9 +59,8 @@ impl Membership {
         if self.told.unreachable.is_empty() && self.lost_joiners.is_empty() {
             return;
         }
-        let lost = |node: &&Node| {
-            view.member(node).is_some_and(|member| member.status == Status::Joining)
-        };
+        let lost =
+            |node: &&Node| view.member(node).is_some_and(|member| member.status == Status::Joining);
         let lost: Vec<Node> = self.told.unreachable.iter().filter(lost).cloned().collect();
         self.lost_joiners.retain(|node, _| lost.contains(node) || *node == self.me);
         let leads = view.leader() == Some(&self.me);

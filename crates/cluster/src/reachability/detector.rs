@@ -25,12 +25,8 @@ pub(crate) struct Detector {
 impl Detector {
     /// Begins to watch: as if an answer had just come, and answers had always come in time.
     pub(crate) fn new(settings: &MembershipSettings, now: Moment) -> Self {
-        let mut new = Self {
-            last_answer: now,
-            intervals: VecDeque::new(),
-            sum: 0.0,
-            sum_of_squares: 0.0,
-        };
+        let mut new =
+            Self { last_answer: now, intervals: VecDeque::new(), sum: 0.0, sum_of_squares: 0.0 };
         new.remember(settings.heartbeat_interval);
         new
     }

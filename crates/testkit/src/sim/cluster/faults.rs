@@ -32,6 +32,17 @@ impl Sim {
         self.network.mend(other, one);
     }
 
+    /// Mends every link.
+    pub fn mend_all(&mut self) {
+        self.note(|| "links are mended".into());
+        self.network.mend_all();
+    }
+
+    /// Whether some link is cut.
+    pub fn has_cuts(&self) -> bool {
+        self.network.has_cuts()
+    }
+
     /// Mends every link; the weather is fair again, everybody is quick and reaches the store.
     pub fn heal(&mut self) {
         self.note(|| "all is mended".into());
@@ -103,6 +114,8 @@ impl Sim {
     pub fn clone_process(&mut self, node: usize) {
         if let [process] = &self.places[node].processes[..] {
             let mut twin = process.clone();
+            self.incarnations += 1;
+            twin.id = self.incarnations;
             twin.wake_at = tenure_lease::Moment::NEVER;
             self.truth.change(&twin.node, |facts| facts.cloned = true);
             self.note(|| format!("n{node} runs twice"));

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use tenure_cluster::formation::FormationNote;
 use tenure_cluster::Node;
+use tenure_cluster::formation::FormationNote;
 use tenure_lease::Moment;
 
 /// The formation lease: one record that expires. The keeper that guards real leases has a
@@ -47,7 +47,13 @@ impl Store {
         }
     }
 
-    pub(super) fn write(&mut self, who: &Node, term: u64, note: FormationNote, now: Moment) -> bool {
+    pub(super) fn write(
+        &mut self,
+        who: &Node,
+        term: u64,
+        note: FormationNote,
+        now: Moment,
+    ) -> bool {
         let theirs = self.renew(who, term, now);
         if theirs {
             self.note = Some(note);

@@ -18,12 +18,17 @@ pub(super) struct Facts {
     pub(super) leaving: bool,
     /// An operator declared it down.
     pub(super) downed: bool,
-    /// A new process was started at its address.
-    pub(super) replaced: bool,
     /// It was resumed twice, so one of the two must go.
     pub(super) cloned: bool,
     /// It became a full member of this cluster, with this number.
     pub(super) up: Option<(u64, u64)>,
+}
+
+impl Facts {
+    /// One that was only joining has no say and hosts nothing; it may be given up.
+    pub(super) fn is_full_member(&self) -> bool {
+        self.up.is_some()
+    }
 }
 
 impl Truth {

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tenure_lease::backend::{Acquire, Acquired, Answer, Renewed, Request, StoreError};
 use tenure_lease::{LeaseName, Loss, MemoryRecords, Moment, Nonce, Owner, Token};
 
-use crate::sim::clock::Clock;
 use super::process::{Agent, Arrival, Flight, Happened, Process};
 use super::{Outcome, Plan};
 use crate::history::{Event, History, Violation};
 use crate::sim::Random;
+use crate::sim::clock::Clock;
 
 /// Runs one schedule: faults first, then none, until somebody must have the lease.
 pub fn run(seed: u64, plan: &Plan) -> Outcome {
