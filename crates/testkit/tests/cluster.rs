@@ -18,10 +18,13 @@ fn nodes(seed: u64) -> usize {
 #[test]
 fn a_cluster_survives_whatever_happens() {
     let mut total = Outcome::default();
+    let mut failed = Vec::new();
     let mut slowest = Duration::ZERO;
     for seed in 0..seeds() {
         let outcome = run(seed, &Plan::of(seed, nodes(seed)));
-        assert!(outcome.violations.is_empty(), "seed {seed}: {:#?}", outcome.violations);
+        if let Some(violation) = outcome.violations.first() {
+            failed.push(format!("seed {seed}: {violation}"));
+        }
         slowest = slowest.max(outcome.recovery.unwrap_or_default());
         total.virtual_time += outcome.virtual_time;
         for (what, count) in outcome.coverage {
@@ -30,6 +33,8 @@ fn a_cluster_survives_whatever_happens() {
     }
     println!("{} schedules, {:?}, slowest recovery {slowest:?}", seeds(), total.virtual_time);
     println!("{:#?}", total.coverage);
+    let some = failed.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n");
+    assert!(failed.is_empty(), "{} violations\n{some}", failed.len());
     let missing: Vec<_> =
         COVERAGE.iter().filter(|word| !total.coverage.contains_key(**word)).collect();
     assert!(missing.is_empty(), "never met: {missing:?}");

@@ -69,7 +69,7 @@ impl Sim {
             }
             FormationEffect::Form(term) => {
                 process.membership.form(term, local);
-                self.invariants.formed(self.now, term);
+                self.invariants.formed(self.now, term, &self.truth);
                 self.meet("cluster formed");
             }
             FormationEffect::WriteNote(note) => {

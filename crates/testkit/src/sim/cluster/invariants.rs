@@ -96,17 +96,17 @@ impl Invariants {
     }
 
     /// A process formed a cluster.
-    pub(super) fn formed(&mut self, at: Moment, cluster: u64) {
-        let found = self.clusters_are_formed_once.formed(cluster);
+    pub(super) fn formed(&mut self, at: Moment, cluster: u64, truth: &Truth) {
+        let found = self.clusters_are_formed_once.formed(cluster).filter(|_| !truth.clones);
         self.report(at, [(FORMED, found)]);
     }
 
     /// What everybody believes at this moment.
-    pub(super) fn look(&mut self, at: Moment, looked: &[Looked<'_>]) {
+    pub(super) fn look(&mut self, at: Moment, truth: &Truth, looked: &[Looked<'_>]) {
         let found = [
             ("a status only rises", self.status_only_rises.check(looked)),
-            ("equal digests say the same", equal_digests_say_the_same::check(looked)),
-            ("up-numbers are unique", self.up_numbers_are_unique.check(looked)),
+            ("equal digests say the same", equal_digests_say_the_same::check(truth, looked)),
+            ("up-numbers are unique", self.up_numbers_are_unique.check(truth, looked)),
         ];
         self.report(at, found);
     }

@@ -1,7 +1,7 @@
 //! Looks at everybody from outside: do the invariants hold, and what was met on the way?
 
 use tenure_cluster::message::Control;
-use tenure_cluster::{Event, Membership, Node, Status, View};
+use tenure_cluster::{Event, Membership, Status, View};
 
 use super::Sim;
 use super::invariants::Looked;
@@ -16,7 +16,7 @@ impl Sim {
                 Some(Looked { process: process.id, who: &process.node, view })
             })
             .collect();
-        self.invariants.look(self.now, &looked);
+        self.invariants.look(self.now, &self.truth, &looked);
         let mut met = Vec::new();
         let leads = |one: &&Looked<'_>| one.view.leader() == Some(one.who);
         let leaders: Vec<&Looked<'_>> = looked.iter().filter(leads).collect();
@@ -97,10 +97,5 @@ impl Sim {
     pub(super) fn clusters(&self) -> Vec<u64> {
         let views = self.running().filter_map(|index| self.view(index));
         views.map(View::cluster).collect()
-    }
-
-    /// Members, in anybody's view, whose processes are gone.
-    pub(super) fn is_dead(&self, node: &Node) -> bool {
-        self.process(node).is_none()
     }
 }

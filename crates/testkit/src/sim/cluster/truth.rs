@@ -7,6 +7,9 @@ use tenure_cluster::Node;
 pub(super) struct Truth {
     facts: BTreeMap<Node, Facts>,
     by_number: BTreeMap<(u64, u64), Node>,
+    /// Whether some process has run twice. Two leaders that are one node decide twice, and neither
+    /// can know.
+    pub(super) clones: bool,
 }
 
 /// What is true about one incarnation.

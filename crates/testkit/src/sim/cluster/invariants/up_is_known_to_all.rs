@@ -10,7 +10,7 @@ use super::Told;
 
 pub(super) fn check(told: &Told<'_>) -> Option<String> {
     let Event::Up(node) = told.event else { return None };
-    if told.truth.of(node).up.is_some() {
+    if told.truth.of(node).up.is_some() || told.truth.clones {
         return None; // It happened before; this node has just heard.
     }
     let number = told.view.member(node)?.up_number;
