@@ -68,6 +68,7 @@ impl Sim {
         for process in processes {
             self.note(|| format!("{} crashes", process.node));
             self.truth.change(&process.node, |facts| facts.dead = true);
+            self.truth.forgets(process.id);
         }
     }
 
@@ -174,6 +175,10 @@ impl Sim {
     fn operator_down(&mut self, by: usize, node: &tenure_cluster::Node) {
         self.note(|| format!("an operator at n{by} declares {node} down"));
         self.truth.change(node, |facts| facts.downed = true);
+        if let Some(process) = self.process(node) {
+            let process = process.id;
+            self.truth.forgets(process);
+        }
         let now = self.now;
         if let Some(process) = self.places[by].processes.first_mut() {
             let local = process.clock.read(now);

@@ -41,7 +41,6 @@ pub(super) struct Invariants {
     nobody_moves_during_a_split: nobody_moves_during_a_split::Memory,
     removed_stays_removed: removed_stays_removed::Memory,
     status_only_rises: status_only_rises::Memory,
-    up_numbers_are_unique: up_numbers_are_unique::Memory,
     pub(super) violations: Vec<Violation>,
 }
 
@@ -91,7 +90,7 @@ impl Invariants {
             }
             _ => None,
         };
-        let out = nobody_out_without_cause::ended(node, ending, facts);
+        let out = own.and_then(|own| nobody_out_without_cause::ended(node, own, ending, facts));
         self.report(at, [(FORMED, way), (OUT, out)]);
     }
 
@@ -106,7 +105,7 @@ impl Invariants {
         let found = [
             ("a status only rises", self.status_only_rises.check(looked)),
             ("equal digests say the same", equal_digests_say_the_same::check(truth, looked)),
-            ("up-numbers are unique", self.up_numbers_are_unique.check(truth, looked)),
+            ("up-numbers are unique", up_numbers_are_unique::check(truth, looked)),
         ];
         self.report(at, found);
     }

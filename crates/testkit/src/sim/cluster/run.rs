@@ -133,6 +133,7 @@ impl Sim {
         self.note(|| format!("{} ends: {ending}", process.node));
         self.mix(3, place as u64);
         self.truth.change(&process.node, |facts| facts.dead = true);
+        self.truth.forgets(process.id);
         if matches!(process.lease, Lease::Held { .. }) && self.places[place].store {
             self.store.release(&process.node);
         }
@@ -198,11 +199,11 @@ impl Sim {
         };
         self.invariants.told(self.now, &told);
         if let Event::Up(node) = &event
-            && self.truth.of(node).up.is_none()
+            && !self.truth.of(who).downed
             && let Some(member) = view.member(node)
         {
             let up = (view.cluster(), member.up_number);
-            self.truth.is_up(node, up);
+            self.truth.is_up(node, up, process.id);
         }
         self.meet_event(&event);
     }

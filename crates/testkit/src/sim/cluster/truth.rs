@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_cluster::Node;
 
@@ -7,6 +7,8 @@ use tenure_cluster::Node;
 pub(super) struct Truth {
     facts: BTreeMap<Node, Facts>,
     by_number: BTreeMap<(u64, u64), Node>,
+    /// Which processes know that a node is up.
+    knowers: BTreeMap<Node, BTreeSet<u64>>,
     /// Whether some process has run twice. Two leaders that are one node decide twice, and neither
     /// can know.
     pub(super) clones: bool,
@@ -29,8 +31,8 @@ pub(super) struct Facts {
 
 impl Facts {
     /// One that was only joining has no say and hosts nothing; it may be given up.
-    pub(super) fn is_full_member(&self) -> bool {
-        self.up.is_some()
+    pub(super) fn is_full_member(&self, cluster: u64) -> bool {
+        self.up.is_some_and(|(up_in, _)| up_in == cluster)
     }
 }
 
@@ -52,8 +54,27 @@ impl Truth {
         self.by_number.get(&up)
     }
 
-    pub(super) fn is_up(&mut self, node: &Node, up: (u64, u64)) {
-        self.change(node, |facts| facts.up = Some(up));
-        self.by_number.insert(up, node.clone());
+    /// A process knows that a node is up.
+    pub(super) fn is_up(&mut self, node: &Node, up: (u64, u64), knower: u64) {
+        self.knowers.entry(node.clone()).or_default().insert(knower);
+        if self.of(node).up.is_none() {
+            self.change(node, |facts| facts.up = Some(up));
+            self.by_number.insert(up, node.clone());
+        }
+    }
+
+    /// A process is gone, or has no say any more. What nobody else knew has not happened.
+    pub(super) fn forgets(&mut self, process: u64) {
+        let mut undone = Vec::new();
+        for (node, knowers) in &mut self.knowers {
+            if knowers.remove(&process) && knowers.is_empty() {
+                undone.push(node.clone());
+            }
+        }
+        for node in undone {
+            if let Some(up) = self.facts.get_mut(&node).and_then(|facts| facts.up.take()) {
+                self.by_number.remove(&up);
+            }
+        }
     }
 }

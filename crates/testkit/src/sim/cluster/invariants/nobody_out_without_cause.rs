@@ -11,14 +11,19 @@ use super::Told;
 pub(super) fn told(told: &Told<'_>) -> Option<String> {
     let (Event::Downed(node) | Event::Removed(node)) = told.event else { return None };
     let facts = told.truth.of(node);
-    (facts.is_full_member() && !has_cause(&facts))
+    (facts.is_full_member(told.view.cluster()) && !has_cause(&facts))
         .then(|| format!("{} told {:?} without a cause", told.who, told.event))
 }
 
 /// Also the victim notices.
-pub(super) fn ended(node: &Node, ending: &Ending, facts: &Facts) -> Option<String> {
+pub(super) fn ended(
+    node: &Node,
+    cluster: u64,
+    ending: &Ending,
+    facts: &Facts,
+) -> Option<String> {
     let out = matches!(ending, Ending::Downed | Ending::Removed);
-    (out && facts.is_full_member() && !has_cause(facts)).then(|| format!("{node} ended: {ending}"))
+    (out && facts.is_full_member(cluster) && !has_cause(facts)).then(|| format!("{node} ended: {ending}"))
 }
 
 fn has_cause(facts: &Facts) -> bool {

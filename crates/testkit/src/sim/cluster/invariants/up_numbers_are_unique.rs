@@ -1,4 +1,4 @@
-//! No two members of a cluster ever have the same up-number.
+//! No two members of a cluster have the same up-number, whoever is asked that has a say.
 //!
 //! Without it: two nodes are both the oldest.
 
@@ -9,29 +9,16 @@ use tenure_cluster::Node;
 use super::super::truth::Truth;
 use super::Looked;
 
-/// Who has which number in which cluster, for ever.
-#[derive(Debug, Default)]
-pub(super) struct Memory {
-    owners: BTreeMap<(u64, u64), Node>,
-}
-
-impl Memory {
-    pub(super) fn check(&mut self, truth: &Truth, looked: &[Looked<'_>]) -> Option<String> {
-        if truth.clones {
-            return None;
-        }
-        for one in looked {
-            for (node, member) in one.view.members() {
-                let number = (one.view.cluster(), member.up_number);
-                if number.1 == 0 {
-                    continue;
-                }
-                let owner = self.owners.entry(number).or_insert_with(|| node.clone());
-                if owner != node {
-                    return Some(format!("{node} and {owner} both have the up-number {number:?}"));
-                }
+pub(super) fn check(truth: &Truth, looked: &[Looked<'_>]) -> Option<String> {
+    let mut owners: BTreeMap<(u64, u64), &Node> = BTreeMap::new();
+    for one in looked.iter().filter(|one| !truth.clones && !truth.of(one.who).downed) {
+        for (node, member) in one.view.members() {
+            let number = (one.view.cluster(), member.up_number);
+            if number.1 > 0 && *owners.entry(number).or_insert(node) != node {
+                let owner = owners[&number];
+                return Some(format!("{node} and {owner} both have the up-number {number:?}"));
             }
         }
-        None
     }
+    None
 }
