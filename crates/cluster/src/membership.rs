@@ -547,12 +547,14 @@ impl Membership {
             (Status::Exiting, Event::Exiting(node.clone())),
             (Status::Down, Event::Downed(node.clone())),
         ];
+        let member = self.view().and_then(|view| view.member(&node));
+        let never_up = member.is_some_and(|member| member.up_number == 0);
         match after {
             Some(after) => {
                 for (status, event) in steps {
-                    // A member that goes down from joining was never up.
+                    // One that goes down, or leaves, while it is joining was never up.
                     let passed = status == after || status <= Status::Up && status < after;
-                    let skipped = status == Status::Up && after == Status::Down;
+                    let skipped = status == Status::Up && (after == Status::Down || never_up);
                     if before.is_none_or(|before| before < status) && passed && !skipped {
                         self.effects.push(Effect::Tell(event));
                     }

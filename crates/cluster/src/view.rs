@@ -72,6 +72,13 @@ impl View {
         self.digest
     }
 
+    /// Whether two views say the same in every detail; their digests then are equal too. Slow, for
+    /// checking that it also holds the other way round.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        (self.cluster, self.highest_up, &self.members, &self.rows)
+            == (other.cluster, other.highest_up, &other.members, &other.rows)
+    }
+
     /// Every member, in the order of addresses.
     pub fn members(&self) -> impl ExactSizeIterator<Item = (&Node, &Member)> + Clone {
         self.members.iter()

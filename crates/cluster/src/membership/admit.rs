@@ -118,13 +118,12 @@ impl Membership {
         if !matches!(self.phase, Phase::Outside { .. }) || !lists_me {
             return;
         }
-        let view = (*state.view).clone();
+        self.enter((*state.view).clone(), now);
         for (node, member) in state.view.members() {
             if member.status >= Status::Up || *node == self.me {
                 self.tell_change(None, Some(member.status), node.clone());
             }
         }
-        self.enter(view, now);
         self.converged = converged;
         self.add_seen(from, &state.seen);
         if let Phase::Inside(view) = &mut self.phase {

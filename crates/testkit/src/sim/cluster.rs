@@ -19,10 +19,15 @@
 //! assert!(sim.violations().is_empty());
 //! ```
 
+mod campaign;
 mod faults;
+mod forming;
 mod invariants;
+mod look;
 mod network;
 mod process;
+mod queue;
+mod run;
 mod store;
 mod truth;
 mod world;
@@ -31,6 +36,7 @@ use std::time::Duration;
 
 use tenure_cluster::MembershipSettings;
 
+pub use campaign::{COVERAGE, Fault, Outcome, Plan, run};
 pub use invariants::Violation;
 pub use network::Weather;
 pub use world::Sim;

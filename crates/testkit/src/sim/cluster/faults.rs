@@ -32,6 +32,17 @@ impl Sim {
         self.network.mend(other, one);
     }
 
+    /// Mends every link.
+    pub fn mend_all(&mut self) {
+        self.note(|| "links are mended".into());
+        self.network.mend_all();
+    }
+
+    /// Whether some link is cut.
+    pub fn has_cuts(&self) -> bool {
+        self.network.has_cuts()
+    }
+
     /// Mends every link; the weather is fair again, everybody is quick and reaches the store.
     pub fn heal(&mut self) {
         self.note(|| "all is mended".into());
@@ -57,6 +68,7 @@ impl Sim {
         for process in processes {
             self.note(|| format!("{} crashes", process.node));
             self.truth.change(&process.node, |facts| facts.dead = true);
+            self.truth.forgets(process.id);
         }
     }
 
@@ -103,8 +115,11 @@ impl Sim {
     pub fn clone_process(&mut self, node: usize) {
         if let [process] = &self.places[node].processes[..] {
             let mut twin = process.clone();
+            self.incarnations += 1;
+            twin.id = self.incarnations;
             twin.wake_at = tenure_lease::Moment::NEVER;
             self.truth.change(&twin.node, |facts| facts.cloned = true);
+            self.truth.clones = true;
             self.note(|| format!("n{node} runs twice"));
             self.places[node].processes.push(twin);
             self.set_timer(node, 1);
@@ -160,6 +175,10 @@ impl Sim {
     fn operator_down(&mut self, by: usize, node: &tenure_cluster::Node) {
         self.note(|| format!("an operator at n{by} declares {node} down"));
         self.truth.change(node, |facts| facts.downed = true);
+        if let Some(process) = self.process(node) {
+            let process = process.id;
+            self.truth.forgets(process);
+        }
         let now = self.now;
         if let Some(process) = self.places[by].processes.first_mut() {
             let local = process.clock.read(now);

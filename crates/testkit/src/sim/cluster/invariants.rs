@@ -1,15 +1,20 @@
 //! What must hold, whatever happens. One file each.
 
+mod clusters_are_formed_once;
+mod equal_digests_say_the_same;
+mod nobody_moves_during_a_split;
 mod nobody_out_without_cause;
 mod removed_stays_removed;
+mod status_only_rises;
 mod up_is_known_to_all;
+mod up_numbers_are_unique;
 
 use std::fmt;
 
-use tenure_cluster::{Event, Node, View};
+use tenure_cluster::{Ending, Event, Node, View};
 use tenure_lease::Moment;
 
-use super::truth::Truth;
+use super::truth::{Facts, Truth};
 
 /// Something that must not happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,15 +33,21 @@ impl fmt::Display for Violation {
     }
 }
 
-/// All of them, fed with everything that a node tells its users.
+/// All of them, fed with everything that a node tells its users, and with a look at everybody now
+/// and then.
 #[derive(Debug, Default)]
 pub(super) struct Invariants {
+    clusters_are_formed_once: clusters_are_formed_once::Memory,
+    nobody_moves_during_a_split: nobody_moves_during_a_split::Memory,
     removed_stays_removed: removed_stays_removed::Memory,
+    status_only_rises: status_only_rises::Memory,
     pub(super) violations: Vec<Violation>,
 }
 
-/// What a node told, and what is true at that moment.
+/// What a process told, and what is true at that moment.
 pub(super) struct Told<'a> {
+    /// A number of the process: two processes are one node while it runs twice.
+    pub(super) process: u64,
     pub(super) who: &'a Node,
     pub(super) event: &'a Event,
     pub(super) view: &'a View,
@@ -45,13 +56,66 @@ pub(super) struct Told<'a> {
     pub(super) others: &'a dyn Fn(&Node) -> Option<&'a View>,
 }
 
+/// What a process believes at some moment.
+pub(super) struct Looked<'a> {
+    pub(super) process: u64,
+    pub(super) who: &'a Node,
+    pub(super) view: &'a View,
+}
+
 impl Invariants {
-    pub(super) fn check(&mut self, at: Moment, told: &Told<'_>) {
+    /// A process told something.
+    pub(super) fn told(&mut self, at: Moment, told: &Told<'_>) {
         let found = [
-            ("nobody is out without a cause", nobody_out_without_cause::check(told)),
+            (OUT, nobody_out_without_cause::told(told)),
             ("who is up is known to all", up_is_known_to_all::check(told)),
             ("removed stays removed", self.removed_stays_removed.check(told)),
+            ("nobody moves during a split", self.nobody_moves_during_a_split.check(told)),
         ];
+        self.report(at, found);
+    }
+
+    /// A process ended.
+    pub(super) fn ended(
+        &mut self,
+        at: Moment,
+        node: &Node,
+        own: Option<u64>,
+        ending: &Ending,
+        facts: &Facts,
+    ) {
+        let way = match (ending, own) {
+            (Ending::OtherCluster(other), Some(own)) => {
+                self.clusters_are_formed_once.gave_way(own, *other)
+            }
+            _ => None,
+        };
+        let out = own.and_then(|own| nobody_out_without_cause::ended(node, own, ending, facts));
+        self.report(at, [(FORMED, way), (OUT, out)]);
+    }
+
+    /// A process formed a cluster.
+    pub(super) fn formed(&mut self, at: Moment, cluster: u64, truth: &Truth) {
+        let found = self.clusters_are_formed_once.formed(cluster).filter(|_| !truth.clones);
+        self.report(at, [(FORMED, found)]);
+    }
+
+    /// What everybody believes at this moment.
+    pub(super) fn look(&mut self, at: Moment, truth: &Truth, looked: &[Looked<'_>]) {
+        let found = [
+            ("a status only rises", self.status_only_rises.check(looked)),
+            ("equal digests say the same", equal_digests_say_the_same::check(truth, looked)),
+            ("up-numbers are unique", up_numbers_are_unique::check(truth, looked)),
+        ];
+        self.report(at, found);
+    }
+
+    /// Something else that must hold does not.
+    pub(super) fn report(
+        &mut self,
+        at: Moment,
+        found: impl IntoIterator<Item = (&'static str, Option<String>)>,
+    ) {
         for (invariant, what) in found {
             if let Some(what) = what
                 && self.violations.len() < MOST
@@ -62,5 +126,7 @@ impl Invariants {
     }
 }
 
+const OUT: &str = "nobody is out without a cause";
+const FORMED: &str = "clusters are formed once";
 /// One is enough to fail; a few help to understand.
 const MOST: usize = 20;

@@ -12,6 +12,8 @@ pub struct Weather {
     pub loss: u64,
     /// How many of a thousand arrive twice.
     pub repeated: u64,
+    /// How many of a thousand are held up somewhere, for as long as half a minute.
+    pub stray: u64,
 }
 
 impl Weather {
@@ -20,6 +22,7 @@ impl Weather {
         delay: (Duration::from_micros(300), Duration::from_micros(700)),
         loss: 0,
         repeated: 0,
+        stray: 0,
     };
 }
 
@@ -50,8 +53,12 @@ impl Network {
         !self.cut.is_empty() && self.cut.contains(&(from, to))
     }
 
-    pub(super) fn cuts(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.cut.iter().copied()
+    pub(super) fn has_cuts(&self) -> bool {
+        !self.cut.is_empty()
+    }
+
+    pub(super) fn mend_all(&mut self) {
+        self.cut.clear();
     }
 
     pub(super) fn slow(&mut self, node: usize, by: Duration) {
@@ -82,9 +89,15 @@ impl Network {
             journey += self.slow.get(&from).copied().unwrap_or_default();
             journey += self.slow.get(&to).copied().unwrap_or_default();
         }
+        if self.weather.stray > 0 && random.within(0..1000) < self.weather.stray {
+            journey += random.up_to(LONGEST);
+        }
         journey
     }
 }
+
+/// For how long a message may be held up.
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// How long the copies of a message take.
 pub(super) type Journeys = [Option<Duration>; 2];

@@ -11,8 +11,12 @@ use crate::sim::clock::Clock;
 /// One process: a node of the cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Process {
+    /// Tells two apart that are one node.
+    pub(super) id: u64,
     pub(super) node: Node,
     pub(super) membership: Membership,
+    /// The cluster that it is in, or was.
+    pub(super) cluster: Option<u64>,
     pub(super) formation: Formation,
     pub(super) clock: Clock,
     /// When its next wake is in the queue, in true time.

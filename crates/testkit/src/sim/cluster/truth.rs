@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_cluster::Node;
 
@@ -7,6 +7,11 @@ use tenure_cluster::Node;
 pub(super) struct Truth {
     facts: BTreeMap<Node, Facts>,
     by_number: BTreeMap<(u64, u64), Node>,
+    /// Which processes know that a node is up.
+    knowers: BTreeMap<Node, BTreeSet<u64>>,
+    /// Whether some process has run twice. Two leaders that are one node decide twice, and neither
+    /// can know.
+    pub(super) clones: bool,
 }
 
 /// What is true about one incarnation.
@@ -18,12 +23,17 @@ pub(super) struct Facts {
     pub(super) leaving: bool,
     /// An operator declared it down.
     pub(super) downed: bool,
-    /// A new process was started at its address.
-    pub(super) replaced: bool,
     /// It was resumed twice, so one of the two must go.
     pub(super) cloned: bool,
     /// It became a full member of this cluster, with this number.
     pub(super) up: Option<(u64, u64)>,
+}
+
+impl Facts {
+    /// One that was only joining has no say and hosts nothing; it may be given up.
+    pub(super) fn is_full_member(&self, cluster: u64) -> bool {
+        self.up.is_some_and(|(up_in, _)| up_in == cluster)
+    }
 }
 
 impl Truth {
@@ -44,8 +54,27 @@ impl Truth {
         self.by_number.get(&up)
     }
 
-    pub(super) fn is_up(&mut self, node: &Node, up: (u64, u64)) {
-        self.change(node, |facts| facts.up = Some(up));
-        self.by_number.insert(up, node.clone());
+    /// A process knows that a node is up.
+    pub(super) fn is_up(&mut self, node: &Node, up: (u64, u64), knower: u64) {
+        self.knowers.entry(node.clone()).or_default().insert(knower);
+        if self.of(node).up.is_none() {
+            self.change(node, |facts| facts.up = Some(up));
+            self.by_number.insert(up, node.clone());
+        }
+    }
+
+    /// A process is gone, or has no say any more. What nobody else knew has not happened.
+    pub(super) fn forgets(&mut self, process: u64) {
+        let mut undone = Vec::new();
+        for (node, knowers) in &mut self.knowers {
+            if knowers.remove(&process) && knowers.is_empty() {
+                undone.push(node.clone());
+            }
+        }
+        for node in undone {
+            if let Some(up) = self.facts.get_mut(&node).and_then(|facts| facts.up.take()) {
+                self.by_number.remove(&up);
+            }
+        }
     }
 }

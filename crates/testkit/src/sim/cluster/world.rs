@@ -1,17 +1,15 @@
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_cluster::formation::{Formation, FormationEffect};
-use tenure_cluster::membership::Effect;
-use tenure_cluster::message::Control;
-use tenure_cluster::{Address, Ending, Event, Incarnation, Membership, Node, Roles, Status, View};
+use tenure_cluster::formation::Formation;
+use tenure_cluster::{Address, Incarnation, Membership, Node, Roles, Status, View};
 use tenure_lease::Moment;
 
-use super::invariants::{Invariants, Told, Violation};
+use super::invariants::{Invariants, Violation};
 use super::network::Network;
-use super::process::{ASK_STORE, Lease, Process};
+use super::process::{Lease, Process};
+use super::queue::Queue;
 use super::store::Store;
 use super::truth::Truth;
 use super::{SimSettings, Weather};
@@ -24,18 +22,18 @@ pub struct Sim {
     pub(super) random: Random,
     pub(super) now: Moment,
     pub(super) places: Vec<Place>,
-    by_address: BTreeMap<Address, usize>,
+    pub(super) by_address: BTreeMap<Address, usize>,
     pub(super) network: Network,
-    store: Store,
-    queue: BinaryHeap<Step>,
-    steps: u64,
+    pub(super) store: Store,
+    pub(super) queue: Queue,
     pub(super) truth: Truth,
-    invariants: Invariants,
-    incarnations: u64,
+    pub(super) invariants: Invariants,
+    pub(super) incarnations: u64,
     pub(super) coverage: BTreeMap<&'static str, u64>,
-    pub(super) endings: BTreeMap<&'static str, u64>,
-    hash: u64,
-    bytes: u64,
+    pub(super) hash: u64,
+    pub(super) bytes: u64,
+    /// How many tombstones each process had when it was last looked at.
+    pub(super) tombstones: BTreeMap<u64, usize>,
     trace: Vec<String>,
 }
 
@@ -47,17 +45,6 @@ pub(super) struct Place {
     pub(super) store: bool,
     /// Whether a process that gave way is started anew.
     pub(super) restarts: bool,
-}
-
-struct Step {
-    at: Moment,
-    number: u64,
-    what: What,
-}
-
-enum What {
-    Deliver { place: usize, to: Option<Incarnation>, from: Node, message: Control },
-    Wake { place: usize, incarnation: Incarnation, at: Moment },
 }
 
 impl Sim {
@@ -79,15 +66,14 @@ impl Sim {
             now: Moment::ZERO + Duration::from_secs(1),
             network: Network::new(),
             store: Store::new(settings.formation_ttl),
-            queue: BinaryHeap::new(),
-            steps: 0,
+            queue: Queue::default(),
             truth: Truth::default(),
             invariants: Invariants::default(),
             incarnations: 0,
             coverage: BTreeMap::new(),
-            endings: BTreeMap::new(),
             hash: seed,
             bytes: 0,
+            tombstones: BTreeMap::new(),
             trace: Vec::new(),
             settings,
         }
@@ -125,8 +111,10 @@ impl Sim {
         self.note(|| format!("{node} starts"));
         let jitter = self.random.up_to(Duration::from_millis(100));
         self.places[index].processes.push(Process {
+            id: self.incarnations,
             node,
             membership,
+            cluster: None,
             formation,
             clock,
             wake_at: Moment::NEVER,
@@ -136,32 +124,6 @@ impl Sim {
         });
         let which = self.places[index].processes.len() - 1;
         self.settle(index, which);
-    }
-
-    /// Lets time pass.
-    pub fn run_for(&mut self, duration: Duration) {
-        let end = self.now + duration;
-        while self.queue.peek().is_some_and(|step| step.at <= end) {
-            self.step();
-        }
-        self.now = end;
-    }
-
-    /// Lets time pass until this holds, and returns how much; `None` if it did not in that time.
-    /// Looked at ten times a second.
-    pub fn run_until(
-        &mut self,
-        most: Duration,
-        mut holds: impl FnMut(&Self) -> bool,
-    ) -> Option<Duration> {
-        let began = self.now;
-        while self.now.since(began) <= most {
-            if holds(self) {
-                return Some(self.now.since(began));
-            }
-            self.run_for(LOOK);
-        }
-        None
     }
 
     /// What the process at this place believes.
@@ -220,7 +182,7 @@ impl Sim {
 
     /// How many messages and timers there were.
     pub fn steps(&self) -> u64 {
-        self.steps
+        self.queue.steps()
     }
 
     /// How many bytes nodes have sent. Counted only if the settings ask for it.
@@ -263,308 +225,4 @@ impl Sim {
             self.trace.push(format!("{:>9.3} {}", at.as_secs_f64(), line()));
         }
     }
-
-    fn step(&mut self) {
-        let Some(step) = self.queue.pop() else { return };
-        self.now = step.at;
-        match step.what {
-            What::Deliver { place, to, from, message } => self.deliver(place, to, from, message),
-            What::Wake { place, incarnation, at } => self.wake(place, incarnation, at),
-        }
-    }
-
-    fn deliver(&mut self, place: usize, to: Option<Incarnation>, from: Node, message: Control) {
-        let processes = &mut self.places[place].processes;
-        if processes.is_empty() {
-            return;
-        }
-        let which = match processes.len() {
-            1 => 0,
-            count => self.random.within(0..count as u64) as usize,
-        };
-        let process = &mut processes[which];
-        // The transport's handshake says which incarnation answers.
-        if to.is_some_and(|to| to != process.node.incarnation) {
-            return;
-        }
-        if process.paused {
-            if process.inbox.len() < INBOX {
-                process.inbox.push_back((from, message));
-            }
-            return;
-        }
-        let local = process.clock.read(self.now);
-        process.membership.receive(&from, message, local);
-        self.settle(place, which);
-    }
-
-    fn wake(&mut self, place: usize, incarnation: Incarnation, at: Moment) {
-        let processes = &mut self.places[place].processes;
-        for which in 0..processes.len() {
-            let process = &processes[which];
-            if process.node.incarnation == incarnation && process.wake_at == at && !process.paused {
-                return self.poll(place, which);
-            }
-        }
-    }
-
-    pub(super) fn poll(&mut self, place: usize, which: usize) {
-        let process = &mut self.places[place].processes[which];
-        process.wake_at = Moment::NEVER;
-        let local = process.clock.read(self.now);
-        process.membership.poll(local);
-        if process.lease.next() <= local {
-            self.tend_lease(place, which, local);
-        }
-        self.settle(place, which);
-    }
-
-    /// Asks the store for the formation lease, or renews it.
-    fn tend_lease(&mut self, place: usize, which: usize, local: Moment) {
-        let ttl = self.settings.formation_ttl;
-        let reaches = self.places[place].store;
-        let process = &mut self.places[place].processes[which];
-        match &mut process.lease {
-            Lease::Idle => {}
-            Lease::Contending { next } => {
-                *next = local + ASK_STORE;
-                if !reaches {
-                    return;
-                }
-                let note = self.store.note().cloned();
-                match self.store.acquire(&process.node, self.now) {
-                    Some(term) => {
-                        process.formation.won(term, note);
-                        process.lease = Lease::Held { term, renewed: local, next: local + ttl / 3 };
-                    }
-                    None => process.formation.read(note),
-                }
-            }
-            Lease::Held { term, renewed, next } => {
-                *next = local + ttl / 3;
-                let term = *term;
-                let refused = reaches && !self.store.renew(&process.node, term, self.now);
-                let expired = !reaches && local.since(*renewed) > ttl * 7 / 10;
-                if reaches {
-                    *renewed = local;
-                    process.formation.read(self.store.note().cloned());
-                }
-                if refused || expired {
-                    process.lease = Lease::Idle;
-                    process.formation.lost();
-                }
-            }
-        }
-    }
-
-    /// Does what a process asks for, until it asks for nothing more; then sets its timer.
-    pub(super) fn settle(&mut self, place: usize, which: usize) {
-        loop {
-            let process = &mut self.places[place].processes[which];
-            let local = process.clock.read(self.now);
-            let effects: Vec<Effect> = process.membership.effects().collect();
-            let formation = process.formation.poll(&process.membership, local);
-            if effects.is_empty() && formation.is_empty() {
-                break;
-            }
-            let node = process.node.clone();
-            let mut ended = None;
-            for effect in effects {
-                match effect {
-                    Effect::Send(to, message) => {
-                        self.send(place, &node, &to.address, Some(to.incarnation), message);
-                    }
-                    Effect::Greet(to, message) => self.send(place, &node, &to, None, message),
-                    Effect::Tell(event) => self.told(place, which, &node, event),
-                    Effect::HandOver => {
-                        self.places[place].processes[which].membership.handed_over(local);
-                    }
-                    Effect::End(ending) => ended = Some(ending),
-                }
-            }
-            for effect in formation {
-                self.form(place, which, local, effect);
-            }
-            if let Some(ending) = ended {
-                return self.ended(place, which, ending);
-            }
-        }
-        self.set_timer(place, which);
-    }
-
-    fn form(&mut self, place: usize, which: usize, local: Moment, effect: FormationEffect) {
-        let reaches = self.places[place].store;
-        let process = &mut self.places[place].processes[which];
-        match effect {
-            FormationEffect::Join(contacts) => process.membership.join(contacts, local),
-            FormationEffect::Contend => {
-                if matches!(process.lease, Lease::Idle) {
-                    process.lease = Lease::Contending { next: local };
-                }
-            }
-            FormationEffect::Withdraw => {
-                process.lease = Lease::Idle;
-                if reaches {
-                    self.store.release(&process.node);
-                }
-            }
-            FormationEffect::Form(term) => {
-                process.membership.form(term, local);
-                self.meet("cluster formed");
-            }
-            FormationEffect::FormUnguarded => {} // Here there is always a lease.
-            FormationEffect::WriteNote(note) => {
-                if let Lease::Held { term, .. } = process.lease
-                    && reaches
-                {
-                    self.store.write(&process.node, term, note, self.now);
-                }
-            }
-            FormationEffect::GiveWay(cluster) => {
-                process.membership.give_way(cluster);
-                self.meet("gave way to a newer cluster");
-            }
-        }
-    }
-
-    fn ended(&mut self, place: usize, which: usize, ending: Ending) {
-        let process = self.places[place].processes.remove(which);
-        self.note(|| format!("{} ends: {ending}", process.node));
-        self.mix(3, place as u64);
-        self.truth.change(&process.node, |facts| facts.dead = true);
-        if matches!(process.lease, Lease::Held { .. }) && self.places[place].store {
-            self.store.release(&process.node);
-        }
-        let (name, again) = match ending {
-            Ending::Left => ("left", false),
-            Ending::Downed => ("downed", false),
-            Ending::Removed => ("removed", false),
-            Ending::Refused(_) => ("refused", false),
-            Ending::LostWhileJoining => ("lost while joining", true),
-            Ending::OtherCluster(_) => ("gave way", true),
-        };
-        *self.endings.entry(name).or_default() += 1;
-        self.check_end(&process.node, &ending);
-        if again && self.places[place].restarts && self.places[place].processes.is_empty() {
-            self.start(place);
-        }
-    }
-
-    /// A full member that ends without a cause has been thrown out.
-    fn check_end(&mut self, node: &Node, ending: &Ending) {
-        let facts = self.truth.of(node);
-        let cause = facts.leaving || facts.downed || facts.cloned || facts.replaced;
-        if matches!(ending, Ending::Downed | Ending::Removed) && facts.up.is_some() && !cause {
-            self.invariants.violations.push(Violation {
-                at: self.now,
-                invariant: "nobody is out without a cause",
-                what: format!("{node} ended: {ending}"),
-            });
-        }
-    }
-
-    fn send(
-        &mut self,
-        from: usize,
-        sender: &Node,
-        to: &Address,
-        incarnation: Option<Incarnation>,
-        message: Control,
-    ) {
-        let Some(place) = self.by_address.get(to).copied() else { return };
-        self.mix(1, place as u64);
-        if self.count_bytes() {
-            self.bytes += tenure_cluster::message::encoded_len(&message) as u64 + FRAME;
-        }
-        let mut message = Some(message);
-        let journeys = self.network.journeys(from, place, &mut self.random);
-        for (copy, journey) in journeys.into_iter().enumerate() {
-            let Some(journey) = journey else { continue };
-            let last = copy == 1 || journeys[1].is_none();
-            let copied = if last { message.take() } else { message.clone() };
-            if let Some(message) = copied {
-                let from = sender.clone();
-                self.push(
-                    self.now + journey,
-                    What::Deliver { place, to: incarnation, from, message },
-                );
-            }
-        }
-    }
-
-    fn told(&mut self, place: usize, which: usize, who: &Node, event: Event) {
-        self.note(|| format!("{who} {event:?}"));
-        self.mix(2, place as u64);
-        let process = &self.places[place].processes[which];
-        let Some(view) = process.membership.view() else { return };
-        let others = |node: &Node| -> Option<&View> {
-            let place = &self.places[*self.by_address.get(&node.address)?];
-            place.processes.iter().find(|process| process.node == *node)?.membership.view()
-        };
-        let told = Told { who, event: &event, view, truth: &self.truth, others: &others };
-        self.invariants.check(self.now, &told);
-        if let Event::Up(node) = &event
-            && self.truth.of(node).up.is_none()
-            && let Some(member) = view.member(node)
-        {
-            let up = (view.cluster(), member.up_number);
-            self.truth.is_up(node, up);
-        }
-    }
-
-    pub(super) fn set_timer(&mut self, place: usize, which: usize) {
-        let process = &mut self.places[place].processes[which];
-        let local = process.next_wake();
-        if process.paused || local == Moment::NEVER {
-            return;
-        }
-        let at = process.clock.when(self.now, local).max(self.now);
-        if at < process.wake_at {
-            process.wake_at = at;
-            let incarnation = process.node.incarnation;
-            self.push(at, What::Wake { place, incarnation, at });
-        }
-    }
-
-    fn push(&mut self, at: Moment, what: What) {
-        self.steps += 1;
-        self.queue.push(Step { at, number: self.steps, what });
-    }
-
-    fn count_bytes(&self) -> bool {
-        self.settings.count_bytes
-    }
-
-    fn mix(&mut self, kind: u64, place: u64) {
-        let word = self.now.as_nanos() ^ kind.rotate_left(56) ^ place.rotate_left(40);
-        self.hash = (self.hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
-    }
 }
-
-impl PartialEq for Step {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Step {}
-
-impl PartialOrd for Step {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Step {
-    /// The earliest is the greatest, since a heap gives the greatest first.
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.number).cmp(&(self.at, self.number))
-    }
-}
-
-/// How often a condition is looked at.
-const LOOK: Duration = Duration::from_millis(100);
-/// How much waits for a process that stands still; a socket's buffer ends somewhere too.
-const INBOX: usize = 4096;
-/// What a frame costs besides its content: length, kind, TLS record and headers, about.
-const FRAME: u64 = 66;

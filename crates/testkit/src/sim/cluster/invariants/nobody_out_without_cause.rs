@@ -3,15 +3,29 @@
 //!
 //! Without it: one stalled switch, and half of the cluster has thrown out the other half.
 
-use tenure_cluster::Event;
+use tenure_cluster::{Ending, Event, Node};
 
+use super::super::truth::Facts;
 use super::Told;
 
-pub(super) fn check(told: &Told<'_>) -> Option<String> {
+pub(super) fn told(told: &Told<'_>) -> Option<String> {
     let (Event::Downed(node) | Event::Removed(node)) = told.event else { return None };
     let facts = told.truth.of(node);
-    let cause = facts.dead || facts.leaving || facts.downed || facts.cloned;
-    // One that was only joining has no say and hosts nothing; it may be given up.
-    let counts = facts.up.is_some();
-    (counts && !cause).then(|| format!("{} told {:?} without a cause", told.who, told.event))
+    (facts.is_full_member(told.view.cluster()) && !has_cause(&facts))
+        .then(|| format!("{} told {:?} without a cause", told.who, told.event))
+}
+
+/// Also the victim notices.
+pub(super) fn ended(
+    node: &Node,
+    cluster: u64,
+    ending: &Ending,
+    facts: &Facts,
+) -> Option<String> {
+    let out = matches!(ending, Ending::Downed | Ending::Removed);
+    (out && facts.is_full_member(cluster) && !has_cause(facts)).then(|| format!("{node} ended: {ending}"))
+}
+
+fn has_cause(facts: &Facts) -> bool {
+    facts.dead || facts.leaving || facts.downed || facts.cloned
 }

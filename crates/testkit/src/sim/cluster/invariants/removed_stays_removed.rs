@@ -10,12 +10,12 @@ use super::Told;
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    removed: BTreeMap<Node, BTreeSet<Node>>,
+    removed: BTreeMap<u64, BTreeSet<Node>>,
 }
 
 impl Memory {
     pub(super) fn check(&mut self, told: &Told<'_>) -> Option<String> {
-        let removed = self.removed.entry(told.who.clone()).or_default();
+        let removed = self.removed.entry(told.process).or_default();
         match told.event {
             Event::Removed(node) => {
                 removed.insert(node.clone());

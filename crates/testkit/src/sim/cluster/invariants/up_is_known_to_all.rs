@@ -10,8 +10,9 @@ use super::Told;
 
 pub(super) fn check(told: &Told<'_>) -> Option<String> {
     let Event::Up(node) = told.event else { return None };
-    if told.truth.of(node).up.is_some() {
-        return None; // It happened before; this node has just heard.
+    let decided = told.truth.of(node).is_full_member(told.view.cluster());
+    if decided || told.truth.clones || told.truth.of(told.who).downed {
+        return None; // This node has just heard of it, or has no say.
     }
     let number = told.view.member(node)?.up_number;
     if let Some(other) = told.truth.with_up_number((told.view.cluster(), number)) {

@@ -1,0 +1,466 @@
+//! Random schedules: first everything goes wrong, then nothing does any more.
+//!
+//! While faults last, the [invariants](super::invariants) must hold. Then every link is mended, who
+//! stands still goes on, and an operator declares those down whose processes are gone, since nobody
+//! else may. Within a minute all must be up in one cluster and believe the same in every detail.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tenure_cluster::{MembershipSettings, Status};
+
+use super::{Sim, SimSettings, Violation, Weather};
+use crate::sim::Random;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// All links between two groups, both ways.
+    Cut,
+    /// All links from one group to the other.
+    CutOneWay,
+    /// A single link, one way or both.
+    CutLink,
+    /// Messages are lost, repeated, late, or held up for long.
+    Weather,
+    /// A process ends without a word.
+    Crash,
+    /// A process ends and another one starts at its address, once or twice in a row.
+    Restart,
+    /// A process stands still; its clock runs on or not.
+    Pause,
+    /// A process runs twice for a while.
+    Clone,
+    /// Everything to and from a node takes long.
+    Slow,
+    /// Clocks run at rates of their own.
+    Clocks,
+    /// A node does not reach the store.
+    Store,
+    /// A node that was not there starts.
+    Join,
+    /// A node leaves.
+    Leave,
+    /// An operator declares a dead member down, or one that lives.
+    Down,
+}
+
+impl Fault {
+    /// All of them, and what they are called.
+    pub const ALL: [(&'static str, Self); 14] = [
+        ("cut", Self::Cut),
+        ("cut-one-way", Self::CutOneWay),
+        ("cut-link", Self::CutLink),
+        ("weather", Self::Weather),
+        ("crash", Self::Crash),
+        ("restart", Self::Restart),
+        ("pause", Self::Pause),
+        ("clone", Self::Clone),
+        ("slow", Self::Slow),
+        ("clocks", Self::Clocks),
+        ("store", Self::Store),
+        ("join", Self::Join),
+        ("leave", Self::Leave),
+        ("down", Self::Down),
+    ];
+}
+
+/// What a schedule is made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How many nodes there are; about two thirds are started at the beginning.
+    pub nodes: usize,
+    /// What may go wrong.
+    pub faults: Vec<Fault>,
+    /// For how long.
+    pub faults_for: Duration,
+    /// The timing of every node.
+    pub membership: MembershipSettings,
+    /// Whether to write a trace.
+    pub trace: bool,
+}
+
+impl Plan {
+    /// A plan that varies with the seed. In every other one time is short, so that removed
+    /// incarnations are forgotten while faults last.
+    pub fn of(seed: u64, nodes: usize) -> Self {
+        let mut random = Random::new(seed ^ 0x706c_616e);
+        let mut membership = MembershipSettings::default();
+        if random.percent(50) {
+            membership.heartbeat_interval = Duration::from_millis(250);
+            membership.acceptable_pause = Duration::from_millis(750);
+            membership.gossip_interval = Duration::from_millis(250);
+            membership.joining_patience = Duration::from_millis(750);
+            membership.leave_timeout = Duration::from_secs(3);
+            membership.keep_removed = membership.detection() * 10;
+        }
+        // A leader that runs twice decides twice; what must hold otherwise is checked without.
+        let clones = random.percent(25);
+        let faults = Fault::ALL.iter().map(|(_, fault)| *fault);
+        let faults = faults.filter(|fault| clones || *fault != Fault::Clone);
+        Self {
+            nodes,
+            faults: faults.collect(),
+            faults_for: Duration::from_secs(random.within(60..121)),
+            membership,
+            trace: false,
+        }
+    }
+
+    fn has(&self, fault: Fault) -> bool {
+        self.faults.contains(&fault)
+    }
+}
+
+/// What came of a schedule.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// What must not have happened.
+    pub violations: Vec<Violation>,
+    /// How much virtual time passed.
+    pub virtual_time: Duration,
+    /// How long it took until all agreed, after the last fault.
+    pub recovery: Option<Duration>,
+    /// How often each thing worth meeting was met.
+    pub coverage: BTreeMap<&'static str, u64>,
+    /// A hash of everything that happened.
+    pub hash: u64,
+    /// What happened, line by line, if the plan asks for it.
+    pub trace: Vec<String>,
+}
+
+/// Runs a schedule.
+pub fn run(seed: u64, plan: &Plan) -> Outcome {
+    let settings = SimSettings {
+        membership: plan.membership.clone(),
+        wrong_clocks: plan.has(Fault::Clocks),
+        trace: plan.trace,
+        ..SimSettings::nodes(plan.nodes)
+    };
+    let mut sim = Sim::new(seed, settings);
+    let random = Random::new(seed ^ 0x6661_756c_7473);
+    let mut campaign = Campaign { plan, random, victim: None, undo: Vec::new() };
+    campaign.start(&mut sim);
+    campaign.break_things(&mut sim);
+    let recovery = campaign.recover(&mut sim);
+    Outcome {
+        violations: sim.violations().to_vec(),
+        virtual_time: sim.elapsed(),
+        recovery,
+        coverage: sim.coverage().clone(),
+        hash: sim.hash(),
+        trace: sim.take_trace(),
+    }
+}
+
+struct Campaign<'a> {
+    plan: &'a Plan,
+    random: Random,
+    /// The only node that an operator may declare down while it lives: if two could do this to each
+    /// other, both would be right.
+    victim: Option<usize>,
+    /// What ends by itself, and when.
+    undo: Vec<(Duration, Undo)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Undo {
+    Links,
+    Weather,
+    Resume(usize),
+    EndClone(usize),
+    Quick(usize),
+    Store(usize),
+}
+
+impl Campaign<'_> {
+    fn start(&mut self, sim: &mut Sim) {
+        let nodes = self.plan.nodes;
+        let first = (nodes * 2).div_ceil(3).max(2).min(nodes);
+        for node in 0..first {
+            sim.start(node);
+        }
+        if self.random.percent(30) {
+            self.victim = Some(self.any(nodes));
+        }
+        // Mostly from a whole cluster, sometimes right into its formation.
+        if self.random.percent(85) {
+            sim.run_until(Duration::from_secs(20), Sim::agrees);
+        }
+    }
+
+    fn break_things(&mut self, sim: &mut Sim) {
+        let end = sim.elapsed() + self.plan.faults_for;
+        // Some schedules are hectic, some give each fault time to show.
+        let calm = self.random.within(1..9);
+        while sim.elapsed() < end {
+            let wait = self.random.up_to(Duration::from_secs(calm));
+            self.pass(sim, wait);
+            let fault = *self.random.pick(&self.plan.faults);
+            self.inject(sim, fault);
+        }
+    }
+
+    /// Lets time pass, looks now and then, and ends what ends by itself.
+    fn pass(&mut self, sim: &mut Sim, time: Duration) {
+        let end = sim.elapsed() + time;
+        while sim.elapsed() < end {
+            sim.run_for(LOOK.min(end - sim.elapsed()));
+            sim.look();
+            let now = sim.elapsed();
+            let (due, rest) = self.undo.iter().partition(|(at, _)| *at <= now);
+            self.undo = rest;
+            let due: Vec<(Duration, Undo)> = due;
+            for (_, undo) in due {
+                self.undo(sim, undo);
+            }
+        }
+    }
+
+    fn undo(&mut self, sim: &mut Sim, undo: Undo) {
+        match undo {
+            Undo::Links => sim.mend_all(),
+            Undo::Weather => sim.weather(Weather::FAIR),
+            Undo::Resume(node) => sim.resume(node),
+            Undo::EndClone(node) => sim.end_clone(node),
+            Undo::Quick(node) => sim.slow(node, Duration::ZERO),
+            Undo::Store(node) => sim.reach_store(node, true),
+        }
+    }
+
+    fn undo_later(&mut self, sim: &Sim, most: u64, undo: Undo) {
+        let at = sim.elapsed() + self.random.up_to(Duration::from_secs(most));
+        self.undo.push((at, undo));
+    }
+
+    fn inject(&mut self, sim: &mut Sim, fault: Fault) {
+        let nodes = self.plan.nodes;
+        let node = self.any(nodes);
+        let runs = sim.running().any(|index| index == node);
+        match fault {
+            Fault::Cut | Fault::CutOneWay | Fault::CutLink => self.cut(sim, fault),
+            Fault::Weather => self.worsen(sim),
+            Fault::Crash if runs => {
+                sim.meet("crash");
+                sim.crash(node);
+            }
+            Fault::Restart if runs => self.restart(sim, node),
+            Fault::Pause if runs => {
+                let clock_too = self.random.percent(50);
+                sim.meet(if clock_too { "pause with its clock" } else { "pause" });
+                sim.pause(node, clock_too);
+                self.undo_later(sim, 40, Undo::Resume(node));
+            }
+            Fault::Clone if runs => {
+                sim.meet("clone");
+                sim.clone_process(node);
+                self.undo_later(sim, 20, Undo::EndClone(node));
+            }
+            Fault::Slow => {
+                sim.meet("slow node");
+                let by = self.random.up_to(Duration::from_secs(2));
+                sim.slow(node, by);
+                self.undo_later(sim, 30, Undo::Quick(node));
+            }
+            Fault::Store => {
+                sim.meet("store away");
+                let all = self.random.percent(20);
+                for node in (0..nodes).filter(|index| all || *index == node) {
+                    sim.reach_store(node, false);
+                    self.undo_later(sim, 30, Undo::Store(node));
+                }
+            }
+            Fault::Join if !runs => {
+                sim.meet(if sim.has_cuts() { "join during a cut" } else { "join" });
+                sim.start(node);
+            }
+            Fault::Leave if runs => {
+                sim.meet(if sim.has_cuts() { "leave during a cut" } else { "leave" });
+                sim.leave(node);
+            }
+            Fault::Down => self.down(sim, node),
+            _ => {}
+        }
+    }
+
+    fn cut(&mut self, sim: &mut Sim, fault: Fault) {
+        if sim.anybody_is(Status::Joining) {
+            sim.meet("cut while somebody joins");
+        }
+        if sim.anybody_is(Status::Leaving) || sim.anybody_is(Status::Exiting) {
+            sim.meet("cut while somebody leaves");
+        }
+        let nodes = self.plan.nodes;
+        let (some, others): (Vec<usize>, Vec<usize>) = match fault {
+            Fault::CutLink => {
+                let one = self.any(nodes);
+                (vec![one], vec![(one + 1 + self.any(nodes - 1)) % nodes])
+            }
+            _ => (0..nodes).partition(|_| self.random.percent(50)),
+        };
+        if some.is_empty() || others.is_empty() {
+            return;
+        }
+        let one_way =
+            fault == Fault::CutOneWay || fault == Fault::CutLink && self.random.percent(30);
+        if one_way {
+            sim.meet("one-way cut");
+            sim.partition_one_way(&some, &others);
+        } else {
+            sim.meet(if fault == Fault::CutLink { "link cut" } else { "cut" });
+            sim.partition(&some, &others);
+        }
+        self.undo_later(sim, 30, Undo::Links);
+    }
+
+    fn worsen(&mut self, sim: &mut Sim) {
+        let mut weather = Weather::FAIR;
+        match self.random.within(0..4) {
+            0 => {
+                sim.meet("loss");
+                weather.loss = self.random.within(20..400);
+            }
+            1 => {
+                sim.meet("repeats");
+                weather.repeated = self.random.within(20..500);
+            }
+            2 => {
+                sim.meet("delay");
+                weather.delay.1 = self.random.up_to(Duration::from_secs(3));
+            }
+            _ => {
+                sim.meet("strays");
+                weather.stray = self.random.within(50..400);
+            }
+        }
+        sim.weather(weather);
+        self.undo_later(sim, 30, Undo::Weather);
+    }
+
+    fn restart(&mut self, sim: &mut Sim, node: usize) {
+        sim.meet(if sim.has_cuts() { "restart during a cut" } else { "restart" });
+        sim.restart(node);
+        if self.random.percent(50) {
+            let wait = self.random.up_to(Duration::from_secs(2));
+            self.pass(sim, wait);
+            if sim.running().any(|index| index == node) {
+                sim.meet("two restarts in a row");
+                sim.restart(node);
+            }
+        }
+    }
+
+    fn down(&mut self, sim: &mut Sim, node: usize) {
+        let by = self.any(self.plan.nodes);
+        if by == node || Some(by) == self.victim {
+            return;
+        }
+        if Some(node) == self.victim && self.random.percent(50) {
+            sim.meet("operator downs one that lives");
+            sim.down(by, node);
+        } else {
+            sim.down_dead(by, node);
+        }
+    }
+
+    fn any(&mut self, count: usize) -> usize {
+        self.random.within(0..count as u64) as usize
+    }
+
+    /// Takes all faults away, and requires that all is well soon.
+    fn recover(&mut self, sim: &mut Sim) -> Option<Duration> {
+        for (_, undo) in std::mem::take(&mut self.undo) {
+            self.undo(sim, undo);
+        }
+        sim.heal();
+        for node in 0..self.plan.nodes {
+            let dead = sim.running().all(|index| index != node);
+            if dead && (self.random.percent(50) || sim.running().count() < 2) {
+                sim.start(node);
+            }
+        }
+        let mut highest = 0;
+        let began = sim.elapsed();
+        let mut recovery = None;
+        while sim.elapsed() - began < RECOVERY {
+            highest = sim.clusters().into_iter().chain([highest]).max().unwrap_or_default();
+            if sim.agrees() && sim.believes_the_same() {
+                recovery = Some(sim.elapsed() - began);
+                break;
+            }
+            // An operator looks every other second, at whatever node.
+            let by = self.any(self.plan.nodes);
+            for node in 0..self.plan.nodes {
+                sim.down_dead(by, node);
+            }
+            self.pass(sim, Duration::from_secs(2));
+        }
+        sim.check_recovery(recovery.is_some(), highest);
+        recovery
+    }
+}
+
+impl Sim {
+    /// The end of a campaign: all agree, on the newest of all clusters.
+    fn check_recovery(&mut self, recovered: bool, highest: u64) {
+        let clusters = self.clusters();
+        let missing = (!recovered).then(|| {
+            let views = self.running().map(|index| match self.view(index) {
+                Some(view) => format!("n{index}: {view:?}"),
+                None => format!("n{index} is in no cluster"),
+            });
+            format!("after {RECOVERY:?}: {}", views.collect::<Vec<_>>().join("\n"))
+        });
+        let older = clusters.iter().find(|cluster| recovered && **cluster != highest);
+        let older = older.map(|cluster| format!("the cluster {cluster}, not {highest}"));
+        let now = self.now;
+        self.invariants.report(now, [("all agree in the end", missing)]);
+        self.invariants.report(now, [("the newest cluster is left", older)]);
+    }
+}
+
+/// How often everybody is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// Within this time after the last fault all must agree.
+const RECOVERY: Duration = Duration::from_secs(60);
+
+/// Every word that a full campaign must have met.
+pub const COVERAGE: &[&str] = &[
+    "cut",
+    "one-way cut",
+    "link cut",
+    "cut while somebody joins",
+    "cut while somebody leaves",
+    "loss",
+    "repeats",
+    "delay",
+    "strays",
+    "crash",
+    "restart",
+    "restart during a cut",
+    "two restarts in a row",
+    "pause",
+    "pause with its clock",
+    "pause noticed",
+    "clone",
+    "slow node",
+    "store away",
+    "join",
+    "join during a cut",
+    "leave",
+    "leave during a cut",
+    "operator downs one that lives",
+    "two leaders",
+    "two clusters",
+    "cluster formed",
+    "gave way to a newer cluster",
+    "proof of an address asked for",
+    "told that it was removed",
+    "removed one refused",
+    "ghost refused",
+    "tombstone collected",
+    "left",
+    "downed",
+    "removed",
+    "lost while joining",
+];

@@ -1,0 +1,88 @@
+//! What a process does about the formation lease.
+
+use tenure_cluster::formation::FormationEffect;
+use tenure_lease::Moment;
+
+use super::Sim;
+use super::process::{ASK_STORE, Lease};
+
+impl Sim {
+    /// Asks the store for the formation lease, or renews it.
+    pub(super) fn tend_lease(&mut self, place: usize, which: usize, local: Moment) {
+        let ttl = self.settings.formation_ttl;
+        let reaches = self.places[place].store;
+        let process = &mut self.places[place].processes[which];
+        match &mut process.lease {
+            Lease::Idle => {}
+            Lease::Contending { next } => {
+                *next = local + ASK_STORE;
+                if !reaches {
+                    return;
+                }
+                let note = self.store.note().cloned();
+                match self.store.acquire(&process.node, self.now) {
+                    Some(term) => {
+                        process.formation.won(term, note);
+                        process.lease = Lease::Held { term, renewed: local, next: local + ttl / 3 };
+                    }
+                    None => process.formation.read(note),
+                }
+            }
+            Lease::Held { term, renewed, next } => {
+                *next = local + ttl / 3;
+                let term = *term;
+                let refused = reaches && !self.store.renew(&process.node, term, self.now);
+                let expired = !reaches && local.since(*renewed) > ttl * 7 / 10;
+                if reaches {
+                    *renewed = local;
+                    process.formation.read(self.store.note().cloned());
+                }
+                if refused || expired {
+                    process.lease = Lease::Idle;
+                    process.formation.lost();
+                }
+            }
+        }
+    }
+
+    pub(super) fn form(
+        &mut self,
+        place: usize,
+        which: usize,
+        local: Moment,
+        effect: FormationEffect,
+    ) {
+        let reaches = self.places[place].store;
+        let process = &mut self.places[place].processes[which];
+        match effect {
+            FormationEffect::Join(contacts) => process.membership.join(contacts, local),
+            FormationEffect::Contend => {
+                if matches!(process.lease, Lease::Idle) {
+                    process.lease = Lease::Contending { next: local };
+                }
+            }
+            FormationEffect::Withdraw => {
+                process.lease = Lease::Idle;
+                if reaches {
+                    self.store.release(&process.node);
+                }
+            }
+            FormationEffect::Form(term) => {
+                process.membership.form(term, local);
+                self.invariants.formed(self.now, term, &self.truth);
+                self.meet("cluster formed");
+            }
+            FormationEffect::FormUnguarded => {} // Here there is always a lease.
+            FormationEffect::WriteNote(note) => {
+                if let Lease::Held { term, .. } = process.lease
+                    && reaches
+                {
+                    self.store.write(&process.node, term, note, self.now);
+                }
+            }
+            FormationEffect::GiveWay(cluster) => {
+                process.membership.give_way(cluster);
+            }
+        }
+    }
+}
