@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_lease::Moment;
+use tokio::io::AsyncWriteExt as _;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -16,6 +17,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use self::control::ControlLink;
 use self::data::DataLink;
 use self::incoming::Incoming;
+use self::socket::Stream;
 use super::handshake::is_name;
 use super::refusal::LogLimit;
 use super::{
@@ -31,6 +33,7 @@ mod control;
 mod data;
 mod greet;
 mod incoming;
+mod silence;
 mod socket;
 
 pub use data::DataLane;
@@ -54,9 +57,11 @@ struct Shared {
     data: Mutex<HashMap<Node, Arc<DataLink>>>,
     incoming: Mutex<Incoming>,
     log: Mutex<LogLimit>,
-    /// All tasks; aborted when the transport goes.
     tasks: Mutex<JoinSet<()>>,
-    closed: watch::Sender<bool>,
+    /// Nothing new is sent or opened.
+    closed: Flag,
+    /// Whatever is not a link ends now.
+    ending: Flag,
 }
 
 impl Transport {
@@ -128,13 +133,13 @@ impl Transport {
             incoming: Mutex::default(),
             log: Mutex::default(),
             tasks: Mutex::default(),
-            closed: watch::Sender::new(false),
+            closed: Flag::new(),
+            ending: Flag::new(),
         });
         let control = &shared.handles.control;
         shared.spawn(control, accept::run(shared.clone(), listener));
         if let Security::Tls(identity) = &shared.security {
-            let every = shared.settings.certificate_check;
-            shared.spawn(control, watch_certificate(identity.clone(), every));
+            shared.spawn(control, watch_certificate(shared.clone(), identity.clone()));
         }
         Ok(Self { shared, local: address })
     }
@@ -163,7 +168,7 @@ impl Transport {
         if frame.is_empty()
             || frame.len() > shared.settings.control_frame_max
             || *address == shared.local.node.address
-            || *shared.closed.borrow()
+            || shared.closed.is_raised()
         {
             return false;
         }
@@ -183,7 +188,7 @@ impl Transport {
         let mut links = lock(&shared.data);
         let link = links.entry(node.clone()).or_insert_with(|| {
             let link = Arc::new(DataLink::new(node.clone(), &shared.settings));
-            if *shared.closed.borrow() {
+            if shared.closed.is_raised() {
                 link.close(Closed::Transport);
             } else {
                 shared.spawn(&shared.handles.data, data::run(shared.clone(), link.clone()));
@@ -212,11 +217,11 @@ impl Transport {
     }
 
     /// Takes no more messages, sends those that wait and learns of their arrival, for at most
-    /// `within`; then closes everything. What could not be sent or is not known to have arrived by
-    /// then is told as for any link that is cut; other links end without a word.
+    /// `within`; then closes everything and says goodbye. What could not be sent or is not known to
+    /// have arrived by then is told as for any link that is cut.
     pub async fn close(&self, within: Duration) {
         let shared = &self.shared;
-        shared.closed.send_replace(true);
+        shared.closed.raise();
         let links: Vec<_> = lock(&shared.data).values().cloned().collect();
         for link in &links {
             link.close(Closed::Transport);
@@ -239,13 +244,22 @@ impl Transport {
                 link.ended().await;
             }
         }
-        lock(&shared.tasks).abort_all();
+        shared.ending.raise();
+        lock(&shared.control).values().for_each(|link| link.stop());
+        lock(&shared.incoming).stop_all();
+        let mut tasks = std::mem::take(&mut *lock(&shared.tasks));
+        let all_ended = async { while tasks.join_next().await.is_some() {} };
+        let deadline = {
+            let _context = shared.handles.data.enter();
+            timeout(GOODBYE * 2, all_ended)
+        };
+        let _ = deadline.await; // What is left is aborted with the set.
     }
 }
 
 impl Drop for Transport {
     fn drop(&mut self) {
-        self.shared.closed.send_replace(true);
+        self.shared.closed.raise();
         for link in lock(&self.shared.data).values() {
             link.close(Closed::Transport);
         }
@@ -258,7 +272,7 @@ impl Shared {
         let mut tasks = lock(&self.tasks);
         while tasks.try_join_next().is_some() {} // So that ended ones do not pile up.
         // Checked under the lock: nothing starts after everything was aborted.
-        if !*self.closed.borrow() {
+        if !self.closed.is_raised() {
             tasks.spawn_on(task, handle);
         }
     }
@@ -303,8 +317,11 @@ impl<'a> Established<'a> {
         established
     }
 
-    async fn end(self, why: Down, unknown: u64) {
+    async fn end(self, mut stream: Stream, why: Down, unknown: u64) {
         let link = self.link.clone();
+        if matches!(why, Down::Idle | Down::Replaced | Down::Closed) {
+            let _ = timeout(GOODBYE, stream.shutdown()).await;
+        }
         match &why {
             Down::Idle | Down::ByPeer | Down::Replaced | Down::Closed if unknown == 0 => {
                 tracing::debug!(?link, "link down: {why}");
@@ -360,6 +377,10 @@ impl Flag {
         Self(watch::Sender::new(false))
     }
 
+    fn is_raised(&self) -> bool {
+        *self.0.borrow()
+    }
+
     fn raise(&self) {
         self.0.send_replace(true);
     }
@@ -378,11 +399,10 @@ impl Flag {
     }
 }
 
-async fn watch_certificate(identity: Identity, every: Duration) {
-    let mut ticks = interval(every);
+async fn watch_certificate(shared: Arc<Shared>, identity: Identity) {
+    let mut ticks = interval(shared.settings.certificate_check);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
+    while shared.ending.unless(ticks.tick()).await.is_some() {
         let looked = identity.clone();
         // Files may be slow, and this runtime is for heartbeats.
         match tokio::task::spawn_blocking(move || looked.reload()).await {
@@ -413,3 +433,6 @@ fn random() -> u64 {
     // Only for jitter: without entropy, all wait equally long.
     getrandom::u64().unwrap_or(u64::MAX / 2)
 }
+
+/// A peer that does not take a goodbye is not waited for.
+const GOODBYE: Duration = Duration::from_millis(500);

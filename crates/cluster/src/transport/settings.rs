@@ -58,10 +58,11 @@ pub struct TransportSettings {
     /// 5 s.
     #[serde(with = "humane")]
     pub handshake_timeout: Duration,
-    /// How long a peer may leave our bytes without a sign of having received them before the
-    /// connection is given up: how soon a cut that nobody announces is noticed
-    /// (`TCP_USER_TIMEOUT`, and keepalive while nothing is sent). Linux only; elsewhere the
-    /// system's own, longer times hold. Default: 5 s.
+    /// How long a peer's machine may leave our bytes without a sign of having received them before
+    /// the connection is given up: how soon a cut that nobody announces is noticed. On the
+    /// control lane, a peer that does not take our bytes for that long is given up as well; on the
+    /// data lane it is waited for. Linux only; elsewhere the system's own, longer times hold.
+    /// Default: 5 s.
     #[serde(with = "humane")]
     pub silence_max: Duration,
     /// After how long without use a link is closed; the next use opens it again. Default: 60 s.

@@ -1,6 +1,6 @@
 //! Nodes on loopback with certificates of their own, and ways to see what they told, counted and
 //! logged.
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 #![allow(clippy::disallowed_methods, reason = "these tests run in real time, over real sockets")]
 
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ impl Kit {
         let handles = self.handles();
         let transport =
             Transport::with_listener(listener, settings, security, local, handles, events).unwrap();
-        Started { transport, told, node }
+        Started { transport, told, node, incoming: Vec::new() }
     }
 
     /// Two runtimes of one thread each, apart from the test's own.
@@ -120,6 +120,8 @@ pub struct Started {
     pub transport: Transport,
     pub told: mpsc::Receiver<Event>,
     pub node: Node,
+    /// What came of `Event::Data`, which the other events are told without.
+    pub incoming: Vec<mpsc::Receiver<Frames>>,
 }
 
 impl Started {
@@ -127,8 +129,13 @@ impl Started {
     pub async fn told<T>(&mut self, mut pick: impl FnMut(Event) -> Option<T>) -> T {
         let found = async {
             loop {
-                if let Some(found) = pick(self.told.recv().await.expect("the transport lives")) {
-                    return found;
+                match self.told.recv().await.expect("the transport lives") {
+                    Event::Data { frames, .. } => self.incoming.push(frames),
+                    event => {
+                        if let Some(found) = pick(event) {
+                            return found;
+                        }
+                    }
                 }
             }
         };
@@ -136,11 +143,17 @@ impl Started {
     }
 
     pub async fn data(&mut self) -> mpsc::Receiver<Frames> {
-        self.told(|event| match event {
-            Event::Data { frames, .. } => Some(frames),
-            _ => None,
-        })
-        .await
+        let found = async {
+            while self.incoming.is_empty() {
+                if let Event::Data { frames, .. } =
+                    self.told.recv().await.expect("the transport lives")
+                {
+                    self.incoming.push(frames);
+                }
+            }
+            self.incoming.remove(0)
+        };
+        timeout(LONG, found).await.expect("the event comes in time")
     }
 
     pub async fn control_frame(&mut self) -> Vec<u8> {

@@ -13,6 +13,10 @@ use super::{Shared, greet, incoming, lock};
 use crate::transport::{Lane, Refusal, telemetry};
 
 pub(super) async fn run(shared: Arc<Shared>, listener: TcpListener) {
+    shared.ending.unless(accept(&shared, listener)).await;
+}
+
+async fn accept(shared: &Arc<Shared>, listener: TcpListener) {
     let unknown = Arc::new(Mutex::new(Unknown::default()));
     let mut sweep = interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -33,7 +37,7 @@ pub(super) async fn run(shared: Arc<Shared>, listener: TcpListener) {
                 continue;
             }
         };
-        match Visitor::admit(&shared, &unknown, from.ip()) {
+        match Visitor::admit(shared, &unknown, from.ip()) {
             Ok(visitor) => {
                 let control = &shared.handles.control;
                 shared.spawn(control, welcome(shared.clone(), tcp, from, visitor));
@@ -45,9 +49,11 @@ pub(super) async fn run(shared: Arc<Shared>, listener: TcpListener) {
 
 async fn welcome(shared: Arc<Shared>, tcp: TcpStream, from: SocketAddr, visitor: Visitor) {
     let within = shared.settings.handshake_timeout;
-    let answered = match timeout(within, greet::answer(&shared, tcp, from)).await {
-        Ok(answered) => answered,
-        Err(_) => Err(Refusal::Slow(within)),
+    let answering = timeout(within, greet::answer(&shared, tcp, from));
+    let answered = match shared.ending.unless(answering).await {
+        Some(Ok(answered)) => answered,
+        Some(Err(_)) => Err(Refusal::Slow(within)),
+        None => return,
     };
     drop(visitor);
     match answered {

@@ -1,7 +1,6 @@
 //! An outgoing control link.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_lease::Moment;
@@ -10,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::greet::dial;
-use super::socket::Stream;
+use super::socket::{self, Stream};
 use super::{Established, Failures, Flag, Shared, lock, random};
 use crate::transport::backoff::Backoff;
 use crate::transport::control_queue::ControlQueue;
@@ -77,14 +76,14 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<ControlLink>) {
                 let (dialed, actual) = (link.address.clone(), peer.node.clone());
                 shared.tell(Event::OtherNode { dialed, expected: taken.expected, actual }).await;
             }
-            Ok((stream, peer)) => {
+            Ok((mut stream, peer)) => {
                 failures.clear();
                 let (lane, direction) = (Lane::Control, Direction::Outgoing);
                 let established = Established::new(shared, peer, lane, direction).await;
                 let since = Moment::now();
-                let served = link.stop.unless(serve(&established, link, stream));
+                let served = link.stop.unless(serve(&established, link, &mut stream));
                 let why = served.await.unwrap_or(Down::Closed);
-                established.end(why, 0).await;
+                established.end(stream, why, 0).await;
                 backoff.ended(since, Moment::now());
             }
         }
@@ -94,7 +93,7 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<ControlLink>) {
     }
 }
 
-async fn serve(established: &Established<'_>, link: &ControlLink, mut stream: Stream) -> Down {
+async fn serve(established: &Established<'_>, link: &ControlLink, stream: &mut Stream) -> Down {
     let (shared, peer) = (established.shared, &established.link.peer);
     let mut idle = Box::pin(sleep(shared.settings.idle_timeout));
     let mut used = false;
@@ -110,8 +109,8 @@ async fn serve(established: &Established<'_>, link: &ControlLink, mut stream: St
         if !taken.bytes.is_empty() {
             used = true;
             established.bytes.increment(taken.bytes.len() as u64);
-            if let Err(error) = write(&mut stream, &taken.bytes).await {
-                return Down::Cut(error.to_string());
+            if let Err(error) = write(stream, &taken.bytes).await {
+                return socket::cut(&error);
             }
             continue;
         }
@@ -120,11 +119,10 @@ async fn serve(established: &Established<'_>, link: &ControlLink, mut stream: St
             read = stream.read(&mut nothing) => return match read {
                 Ok(0) => Down::ByPeer,
                 Ok(_) => Down::Cut("the peer sent something on a lane that is ours".into()),
-                Err(error) => Down::Cut(error.to_string()),
+                Err(error) => socket::cut(&error),
             },
             () = &mut idle => {
                 if !std::mem::take(&mut used) {
-                    let _ = tokio::time::timeout(GOODBYE, stream.shutdown()).await;
                     return Down::Idle;
                 }
                 idle.as_mut().reset(tokio::time::Instant::now() + shared.settings.idle_timeout);
@@ -137,6 +135,3 @@ async fn write(stream: &mut Stream, bytes: &[u8]) -> std::io::Result<()> {
     stream.write_all(bytes).await?;
     stream.flush().await
 }
-
-/// A peer that does not take a goodbye is not waited for.
-const GOODBYE: Duration = Duration::from_secs(1);

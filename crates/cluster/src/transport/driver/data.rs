@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
 use bytes::BytesMut;
 use tenure_lease::Moment;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::greet::dial;
-use super::socket::Stream;
+use super::socket::{self, Stream};
 use super::{Established, Failures, Flag, Shared, random};
 use crate::Node;
 use crate::transport::backoff::Backoff;
@@ -127,16 +126,16 @@ async fn keep_open(shared: &Shared, link: &DataLink) {
                     return;
                 }
             }
-            Ok((stream, peer)) => {
+            Ok((mut stream, peer)) => {
                 failures.clear();
                 let (lane, direction) = (Lane::Data, Direction::Outgoing);
                 let established = Established::new(shared, peer, lane, direction).await;
                 let (since, tally) = (Moment::now(), Tally::default());
-                let served = serve(&established, &link.outbox, &tally, stream);
+                let served = serve(&established, &link.outbox, &tally, &mut stream);
                 let why = link.stop.unless(served).await.unwrap_or(Down::Closed);
                 let unknown = tally.unknown();
                 telemetry::lost(unknown, 0);
-                established.end(why, unknown).await;
+                established.end(stream, why, unknown).await;
                 backoff.ended(since, Moment::now());
             }
         }
@@ -178,13 +177,18 @@ async fn serve(
     established: &Established<'_>,
     outbox: &Outbox,
     tally: &Tally,
-    stream: Stream,
+    stream: &mut Stream,
 ) -> Down {
+    let silence = match stream.be_patient(established.shared.settings.silence_max) {
+        Ok(silence) => silence,
+        Err(error) => return socket::cut(&error),
+    };
     let (read, write) = tokio::io::split(stream);
     // Both go on at the same time: reports must be read while a write waits.
     tokio::select! {
         why = send(established, outbox, tally, write) => why,
         why = hear(tally, read) => why,
+        () = silence.noticed() => Down::Cut("nothing was heard of the peer any more".into()),
     }
 }
 
@@ -192,7 +196,7 @@ async fn send(
     established: &Established<'_>,
     outbox: &Outbox,
     tally: &Tally,
-    mut write: WriteHalf<Stream>,
+    mut write: WriteHalf<&mut Stream>,
 ) -> Down {
     let idle_timeout = established.shared.settings.idle_timeout;
     let mut idle = Box::pin(sleep(idle_timeout));
@@ -203,17 +207,16 @@ async fn send(
             let segment = Taken { outbox, segment };
             tally.sent.fetch_add(segment.segment.frames, Relaxed);
             if let Err(error) = write.write_all(&segment.segment.bytes).await {
-                return Down::Cut(error.to_string());
+                return socket::cut(&error);
             }
             established.bytes.increment(segment.segment.bytes.len() as u64);
             continue;
         }
         if let Err(error) = write.flush().await {
-            return Down::Cut(error.to_string());
+            return socket::cut(&error);
         }
         let closing = outbox.closed().is_some();
         if closing && tally.unknown() == 0 {
-            let _ = timeout(GOODBYE, write.shutdown()).await;
             return Down::Closed;
         }
         tokio::select! {
@@ -221,7 +224,6 @@ async fn send(
             () = tally.settled.notified(), if closing => {}
             () = &mut idle => {
                 if !std::mem::take(&mut used) && tally.unknown() == 0 {
-                    let _ = timeout(GOODBYE, write.shutdown()).await;
                     return Down::Idle;
                 }
                 idle.as_mut().reset(Instant::now() + idle_timeout);
@@ -243,13 +245,13 @@ impl Drop for Taken<'_> {
 }
 
 /// Reads how many messages have arrived.
-async fn hear(tally: &Tally, mut read: ReadHalf<Stream>) -> Down {
+async fn hear(tally: &Tally, mut read: ReadHalf<&mut Stream>) -> Down {
     let mut bytes = BytesMut::with_capacity(64);
     loop {
         match read.read_buf(&mut bytes).await {
             Ok(0) => return Down::ByPeer,
             Ok(_) => {}
-            Err(error) => return Down::Cut(error.to_string()),
+            Err(error) => return socket::cut(&error),
         }
         let frames = match frame::take(&mut bytes, REPORT) {
             Ok(frames) => frames,
@@ -270,5 +272,3 @@ async fn hear(tally: &Tally, mut read: ReadHalf<Stream>) -> Down {
 
 /// Bytes of a report: a count.
 const REPORT: usize = 8;
-/// A peer that does not take a goodbye is not waited for.
-const GOODBYE: Duration = Duration::from_secs(1);

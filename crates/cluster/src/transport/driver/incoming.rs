@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::socket::Stream;
+use super::socket::{self, Stream};
 use super::{Established, Flag, Shared, lock};
 use crate::transport::{Direction, Down, Event, Frames, Lane, Peer, frame};
 use crate::{Address, Node};
@@ -52,6 +52,12 @@ impl Incoming {
         self.queues.retain(|node, _| node.address != *address);
     }
 
+    /// Ends all links.
+    pub(super) fn stop_all(&mut self) {
+        self.links.values().for_each(|running| running.stop.raise());
+        self.queues.clear();
+    }
+
     /// Lets go of the queues of nodes that have been away for long.
     pub(super) fn sweep(&mut self, now: Moment, idle: Duration) {
         let links = &self.links;
@@ -79,19 +85,19 @@ impl Incoming {
 }
 
 /// Reads from a peer until its link ends.
-pub(super) async fn run(shared: Arc<Shared>, stream: Stream, peer: Arc<Peer>, lane: Lane) {
+pub(super) async fn run(shared: Arc<Shared>, mut stream: Stream, peer: Arc<Peer>, lane: Lane) {
     let registered = Registered::new(&shared, (peer.node.clone(), lane)).await;
     let established = Established::new(&shared, peer.clone(), lane, Direction::Incoming).await;
     let reading = async {
         match lane {
-            Lane::Control => control(&established, stream).await,
+            Lane::Control => control(&established, &mut stream).await,
             Lane::Data => {
                 let room = shared.settings.incoming_batches;
                 let (queue, new) = lock(&shared.incoming).queue(&peer.node, room);
                 if let Some(frames) = new {
                     shared.tell(Event::Data { from: peer.clone(), frames }).await;
                 }
-                data(&established, stream, queue).await
+                data(&established, &mut stream, queue).await
             }
         }
     };
@@ -100,7 +106,7 @@ pub(super) async fn run(shared: Arc<Shared>, stream: Stream, peer: Arc<Peer>, la
         None if registered.is_in(&lock(&shared.incoming)) => Down::Closed,
         None => Down::Replaced,
     };
-    established.end(why, 0).await;
+    established.end(stream, why, 0).await;
 }
 
 /// A link in the table, for as long as it lives.
@@ -141,7 +147,7 @@ impl Drop for Registered<'_> {
     }
 }
 
-async fn control(established: &Established<'_>, mut stream: Stream) -> Down {
+async fn control(established: &Established<'_>, stream: &mut Stream) -> Down {
     let shared = established.shared;
     let mut read = BytesMut::new();
     loop {
@@ -149,7 +155,7 @@ async fn control(established: &Established<'_>, mut stream: Stream) -> Down {
         match stream.read_buf(&mut read).await {
             Ok(0) => return ended(&read),
             Ok(count) => established.bytes.increment(count as u64),
-            Err(error) => return Down::Cut(error.to_string()),
+            Err(error) => return socket::cut(&error),
         }
         match frame::take(&mut read, shared.settings.control_frame_max) {
             Ok(frames) if frames.is_empty() => {}
@@ -162,7 +168,11 @@ async fn control(established: &Established<'_>, mut stream: Stream) -> Down {
     }
 }
 
-async fn data(established: &Established<'_>, stream: Stream, queue: mpsc::Sender<Frames>) -> Down {
+async fn data(
+    established: &Established<'_>,
+    stream: &mut Stream,
+    queue: mpsc::Sender<Frames>,
+) -> Down {
     let max = established.shared.settings.data_frame_max;
     let (mut stream, mut back) = tokio::io::split(stream);
     let mut read = BytesMut::new();
@@ -194,7 +204,7 @@ async fn data(established: &Established<'_>, stream: Stream, queue: mpsc::Sender
                     back.flush().await
                 };
                 if let Err(error) = written.await {
-                    return Down::Cut(error.to_string());
+                    return socket::cut(&error);
                 }
             }
             room = queue.reserve(), if full => {
@@ -211,7 +221,7 @@ async fn data(established: &Established<'_>, stream: Stream, queue: mpsc::Sender
             count = stream.read_buf(&mut read), if !full => match count {
                 Ok(0) => return ended(&read),
                 Ok(count) => established.bytes.increment(count as u64),
-                Err(error) => return Down::Cut(error.to_string()),
+                Err(error) => return socket::cut(&error),
             },
         }
     }

@@ -13,6 +13,8 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio_rustls::TlsStream;
 
+use super::silence::Silence;
+use crate::transport::Down;
 use crate::transport::refusal::Refusal;
 
 /// A TCP connection that reads ahead and can change runtimes.
@@ -44,6 +46,16 @@ impl Socket {
         #[cfg(target_os = "linux")]
         socket.set_tcp_user_timeout(Some(silence_max))?;
         Ok(Self { tcp: Some(tcp), ahead: Box::default(), ahead_len: AHEAD_SMALL, start: 0, end: 0 })
+    }
+
+    /// From now on a peer that takes no data is waited for; see `silence`.
+    fn be_patient(&self, silence_max: Duration) -> io::Result<Silence> {
+        let Some(tcp) = &self.tcp else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        #[cfg(target_os = "linux")]
+        SockRef::from(tcp).set_tcp_user_timeout(None)?;
+        Silence::new(tcp, silence_max)
     }
 
     fn carry_data_on(&mut self, handle: &Handle) -> io::Result<()> {
@@ -130,6 +142,14 @@ pub(super) enum Stream {
 }
 
 impl Stream {
+    /// From now on a peer that takes no data is waited for, unless it is silent altogether.
+    pub(super) fn be_patient(&self, silence_max: Duration) -> io::Result<Silence> {
+        match self {
+            Self::Plain(socket) => socket.be_patient(silence_max),
+            Self::Tls(tls) => tls.get_ref().0.be_patient(silence_max),
+        }
+    }
+
     /// Makes it fit for much data, under the eyes of another runtime's reactor from now on.
     pub(super) fn carry_data_on(&mut self, handle: &Handle) -> io::Result<()> {
         match self {
@@ -201,6 +221,15 @@ pub(super) fn refusal(error: &io::Error) -> Refusal {
         }
         Some(other) => Refusal::Tls(other.to_string()),
         None => Refusal::Cut(error.to_string()),
+    }
+}
+
+/// Why a link ended, from an error of the connection beneath it.
+pub(super) fn cut(error: &io::Error) -> Down {
+    match error.kind() {
+        // TLS has a goodbye of its own; rustls's words for its absence are for programmers.
+        io::ErrorKind::UnexpectedEof => Down::Cut("it ended without a goodbye".into()),
+        _ => Down::Cut(error.to_string()),
     }
 }
 
