@@ -3,6 +3,7 @@
 //!
 //! Nothing here removes anybody on its own: *unreachable* is an observation that heals.
 
+pub mod downing;
 pub mod formation;
 pub mod membership;
 pub mod message;
