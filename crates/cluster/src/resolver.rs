@@ -139,8 +139,8 @@ pub enum ResolverEffect {
     /// Acquire the lease once, if its record is still this one, with the verdict as its note; then
     /// call [`Resolver::answered`].
     Ask {
-        /// What the record must be.
-        expected: Expected,
+        /// What the record must be. `None` only where a test leaves the rule out.
+        expected: Option<Expected>,
         /// What to write into it.
         verdict: Verdict,
     },
@@ -417,7 +417,9 @@ impl Resolver {
         }
         let verdict = Verdict { generation, survivors: Arc::new(survivors.into_iter().collect()) };
         self.step = Step::Asking { verdict: verdict.clone(), until };
-        effects.push(ResolverEffect::Ask { expected: sighting.expected, verdict });
+        let conditional = self.rules.obeys(Rule::AskConditionally);
+        let expected = conditional.then_some(sighting.expected);
+        effects.push(ResolverEffect::Ask { expected, verdict });
     }
 
     fn wait(&mut self, now: Moment) {

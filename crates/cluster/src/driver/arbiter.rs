@@ -14,7 +14,7 @@ use crate::view::Verdict;
 #[derive(Debug)]
 pub(super) enum ArbiterOrder {
     Read,
-    Ask { expected: Expected, verdict: Verdict },
+    Ask { expected: Option<Expected>, verdict: Verdict },
     Release,
 }
 
@@ -90,11 +90,14 @@ async fn read(lease: &Lease, patience: Duration) -> Option<Sighting> {
 async fn ask(
     lease: &Lease,
     patience: Duration,
-    expected: Expected,
+    expected: Option<Expected>,
     verdict: &Verdict,
 ) -> (Asked, Option<Tenure>) {
     let note = serde_json::to_vec(verdict).unwrap_or_default(); // Nodes always serialise.
-    let lease = lease.clone().expect(expected).note(note);
+    let mut lease = lease.clone().note(note);
+    if let Some(expected) = expected {
+        lease = lease.expect(expected);
+    }
     let lost = match timeout(patience, lease.try_acquire()).await {
         Ok(Ok(Some(tenure))) => return (Asked::Won, Some(tenure)),
         Ok(Ok(None) | Err(LeaseError::Unexpected { .. })) => read(&lease, patience).await,

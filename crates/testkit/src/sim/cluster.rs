@@ -19,6 +19,7 @@
 //! assert!(sim.violations().is_empty());
 //! ```
 
+mod arbitration;
 mod campaign;
 mod faults;
 mod forming;
@@ -35,6 +36,7 @@ mod world;
 use std::time::Duration;
 
 use tenure_cluster::MembershipSettings;
+use tenure_cluster::downing::Strategy;
 
 pub use campaign::{COVERAGE, Fault, Outcome, Plan, run};
 pub use invariants::Violation;
@@ -50,6 +52,8 @@ pub struct SimSettings {
     pub membership: MembershipSettings,
     /// The ttl of the formation lease.
     pub formation_ttl: Duration,
+    /// How splits are settled, if by anything but operators.
+    pub downing: Option<Strategy>,
     /// Whether clocks run at rates of their own, up to 1 % off.
     pub wrong_clocks: bool,
     /// Whether to count the bytes that nodes send; costs some time.
@@ -65,6 +69,7 @@ impl SimSettings {
             nodes,
             membership: MembershipSettings::default(),
             formation_ttl: Duration::from_secs(5),
+            downing: None,
             wrong_clocks: false,
             count_bytes: false,
             trace: false,

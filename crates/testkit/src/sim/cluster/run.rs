@@ -23,6 +23,12 @@ impl Sim {
                     self.deliver(place, to, from, message);
                 }
                 What::Wake { place, process, at } => self.wake(place, process, at),
+                What::Apply { place, process, flight, request } => {
+                    self.apply(place, process, flight, request);
+                }
+                What::Answer { place, process, flight, reply } => {
+                    self.answer(place, process, flight, reply);
+                }
             }
         }
         self.now = end;
@@ -84,6 +90,11 @@ impl Sim {
         process.wake_at = Moment::NEVER;
         let local = process.clock.read(self.now);
         process.membership.poll(local);
+        let id = process.id;
+        if self.places[place].store {
+            self.arbitration.renew(id, self.now);
+        }
+        let process = &mut self.places[place].processes[which];
         if process.lease.next() <= local {
             self.tend_lease(place, which, local);
         }
@@ -98,10 +109,11 @@ impl Sim {
             process.cluster = process.membership.cluster().or(process.cluster);
             let effects: Vec<Effect> = process.membership.effects().collect();
             let formation = process.formation.poll(&process.membership, local);
-            if effects.is_empty() && formation.is_empty() {
+            let node = process.node.clone();
+            let resolved = self.resolve(place, which, local);
+            if effects.is_empty() && formation.is_empty() && !resolved {
                 break;
             }
-            let node = process.node.clone();
             let mut ended = None;
             for effect in effects {
                 match effect {
@@ -210,7 +222,8 @@ impl Sim {
 
     pub(super) fn set_timer(&mut self, place: usize, which: usize) {
         let process = &mut self.places[place].processes[which];
-        let local = process.next_wake();
+        let local = process.clock.read(self.now);
+        let local = process.next_wake(local);
         if process.paused || local == Moment::NEVER {
             return;
         }
