@@ -1,8 +1,8 @@
 //! Which lease, in which store.
 
-use tenure_lease::{LeaseName, Store};
+use tenure_lease::{LeaseName, OpenError, Store};
 
-use crate::exit::{self, Failure};
+use crate::exit::Failure;
 
 /// The store's URL.
 #[derive(clap::Args)]
@@ -29,12 +29,8 @@ pub(crate) struct LeaseArgs {
 }
 
 pub(crate) async fn open(url: &str) -> Result<Store, Failure> {
-    tenure_stores::open(url).await.map_err(|error| {
-        // A directory that cannot be used is the store's trouble; anything else is a wrong URL.
-        let names_a_directory = url.strip_prefix("file:").is_some_and(|rest| {
-            !rest.is_empty() && (rest.starts_with("///") || !rest.starts_with("//"))
-        });
-        let code = if names_a_directory { exit::UNAVAILABLE } else { exit::USAGE };
-        Failure::new(code, error.to_string())
+    tenure_stores::open(url).await.map_err(|error| match error {
+        OpenError::Url(wrong) => Failure::usage(wrong),
+        OpenError::Store(trouble) => trouble.into(),
     })
 }

@@ -40,6 +40,23 @@ fn wrong_arguments_say_what_would_be_right() {
     assert!(code == 64 && text.contains("margin 1s"), "{text}");
 }
 
+/// Whoever starts it again and again can tell what only another URL helps from what may pass.
+#[test]
+fn a_wrong_url_is_told_from_a_store_that_cannot_be_used() {
+    for (url, expected) in [
+        ("nonsense:", 64),
+        ("redis//host", 64),
+        ("memory:x", 64),
+        ("file:", 64),
+        ("file://host/leases", 64),
+        ("file:/dev/null/leases", 69),
+        ("file:///dev/null", 69),
+    ] {
+        let (code, text) = refused(&["lease", "show", "--lease", url, "--name", "job"]);
+        assert_eq!(code, expected, "{text}");
+    }
+}
+
 #[test]
 fn no_secret_is_printed() {
     let url = "postgres://user:hunter2@host/db";
