@@ -5,11 +5,11 @@
 #![allow(clippy::disallowed_methods)]
 
 mod lease;
+mod liveness;
 mod session;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 pub(crate) use lease::{Begun, Terms, keep};
+pub(crate) use liveness::{Call, Liveness};
 pub(crate) use session::{Command, keep_session};
 
 use crate::backend::{Answer, Backend, Request, StoreError};
@@ -106,19 +107,6 @@ pub(crate) struct State {
 pub(crate) struct Wants {
     pub(crate) give_up: Option<Loss>,
     pub(crate) note: Option<(u64, Vec<u8>)>,
-}
-
-/// Asks the guarded side for a sign of life.
-pub(crate) type Liveness =
-    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
-
-/// A tick through the runtime that the caller is on.
-pub(crate) fn tick_of_current_runtime() -> Option<Liveness> {
-    let handle = Handle::try_current().ok()?;
-    Some(Arc::new(move || {
-        let tick = handle.spawn(async {});
-        Box::pin(async move { tick.await.is_ok() })
-    }))
 }
 
 /// Requests under way, each bounded by the operation time-out.
@@ -244,29 +232,6 @@ impl Drop for Watches {
     }
 }
 
-/// A liveness call under way.
-type Ping = Option<tokio::task::JoinHandle<bool>>;
-
-fn ping(liveness: Option<&Liveness>) -> Ping {
-    Some(match liveness {
-        Some(liveness) => tokio::spawn(liveness()),
-        // Nothing to ask: the tenure was not acquired from a tokio runtime.
-        None => tokio::spawn(async { true }),
-    })
-}
-
-/// Waits for a sign of life; for ever, if there is none.
-async fn pong(ping: &mut Ping) {
-    let alive = match ping {
-        Some(task) => matches!(task.await, Ok(true)),
-        None => std::future::pending().await,
-    };
-    *ping = None;
-    if !alive {
-        std::future::pending::<()>().await;
-    }
-}
-
 async fn wait_until(moment: Moment) {
     if moment == Moment::NEVER {
         std::future::pending::<()>().await;
@@ -283,8 +248,7 @@ pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -
 /// What is to be told to whoever waits for a tenure to begin.
 pub(crate) type Begin<T> = tokio::sync::oneshot::Sender<T>;
 
-/// Answers whoever waits, once.
-/// Says whether there was anybody.
+/// Answers whoever waits, once. Says whether there was anybody.
 fn answer_waiting<T>(begin: &mut Option<Begin<T>>, answer: T) -> bool {
     begin.take().is_some_and(|begin| begin.send(answer).is_ok())
 }

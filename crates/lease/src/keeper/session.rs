@@ -284,6 +284,12 @@ impl Session {
         self.keeper.pong(now);
     }
 
+    /// The process gave none; as [`Keeper::silent`].
+    pub fn silent(&mut self, now: Moment) {
+        self.tick(now);
+        self.keeper.silent(now);
+    }
+
     /// What an attached lease guards has ended, or it is not wanted any more.
     pub fn detach(&mut self, now: Moment, id: AttachId) {
         self.tick(now);
