@@ -232,7 +232,8 @@ impl Drop for Watches {
     }
 }
 
-async fn wait_until(moment: Moment) {
+/// Waits until then, or for a while: the caller looks at its clock again.
+pub(crate) async fn wait_until(moment: Moment) {
     if moment == Moment::NEVER {
         std::future::pending::<()>().await;
     }
