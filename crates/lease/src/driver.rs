@@ -30,25 +30,35 @@ use crate::{LeaseName, Loss, telemetry};
 /// The runtime of the keeper thread, started on first use; it lives as long as the process.
 pub(crate) fn runtime() -> &'static Handle {
     static RUNTIME: OnceLock<Handle> = OnceLock::new();
-    RUNTIME.get_or_init(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .thread_name("tenure-store")
-            .max_blocking_threads(64)
-            .build()
-            .expect("the operating system has room for one more runtime");
-        let handle = runtime.handle().clone();
-        std::thread::Builder::new()
-            .name("tenure-keeper".into())
-            .spawn(move || runtime.block_on(std::future::pending::<()>()))
-            .expect("the operating system has room for one more thread");
-        handle
-    })
+    RUNTIME.get_or_init(|| start("tenure-keeper"))
+}
+
+/// A thread with a runtime, for as long as the process lives.
+fn start(thread: &str) -> Handle {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("tenure-store")
+        .max_blocking_threads(64)
+        .build()
+        .expect("the operating system has room for one more runtime");
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new()
+        .name(thread.into())
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))
+        .expect("the operating system has room for one more thread");
+    handle
 }
 
 /// Runs a future on the keeper thread and waits for it here, so that what it opens (sockets) lives
 /// there. If the caller loses interest, so does the future.
 pub(crate) async fn on_keeper<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> T {
+    on(runtime(), future).await
+}
+
+async fn on<T: Send + 'static>(
+    runtime: &Handle,
     future: impl Future<Output = T> + Send + 'static,
 ) -> T {
     struct Abort(AbortHandle);
@@ -57,12 +67,29 @@ pub(crate) async fn on_keeper<T: Send + 'static>(
             self.0.abort();
         }
     }
-    let task = runtime().spawn(future);
+    let task = runtime.spawn(future);
     let _abort = Abort(task.abort_handle());
     match task.await {
         Ok(value) => value,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
+}
+
+/// Waits until this moment, which may move, has just passed: on a thread that does nothing else, so also
+/// while the keepers' is stuck in a store that blocks.
+pub(crate) async fn passed(moment: impl Fn() -> Moment + Send + 'static) {
+    static CLOCK: OnceLock<Handle> = OnceLock::new();
+    let passed = async move {
+        loop {
+            let left = moment().since(Moment::now());
+            if left.is_zero() {
+                // A process that stood still has just woken up, and the keeper with it.
+                return tokio::time::sleep(LAST_WORD).await;
+            }
+            tokio::time::sleep(left).await;
+        }
+    };
+    on(CLOCK.get_or_init(|| start("tenure-clock")), passed).await;
 }
 
 /// Until when a tenure is held, for [`is_held`](crate::Tenure::is_held): one atomic load.
@@ -79,6 +106,14 @@ impl Cell {
 
     pub(crate) fn kill_at(&self) -> Moment {
         Moment::from_nanos(self.kill.load(Ordering::Acquire))
+    }
+
+    /// When the word of the loss is so late that it will not come; never, once it was ended, because
+    /// then the word is on its way.
+    pub(crate) fn overdue_at(&self) -> Moment {
+        let lost = self.lost_at();
+        let grace = self.kill_at().since(lost) / 4;
+        if lost == Moment::ZERO { Moment::NEVER } else { lost + grace }
     }
 
     fn set(&self, deadlines: Deadlines) {
@@ -258,4 +293,5 @@ fn tell(state: &watch::Sender<State>, change: impl FnOnce(&mut State)) {
     state.send_modify(change);
 }
 
+const LAST_WORD: Duration = Duration::from_millis(20);
 const SAY_EVERY: Duration = Duration::from_secs(10);
