@@ -14,7 +14,12 @@ pub(crate) struct StoreArgs {
 
 impl StoreArgs {
     pub(crate) async fn open(&self) -> Result<Store, Failure> {
-        open(&self.url).await
+        tenure_stores::open(&self.url).await.map_err(failure)
+    }
+
+    /// As [`look`].
+    pub(crate) async fn look(&self) -> Result<Store, Failure> {
+        look(&self.url).await
     }
 }
 
@@ -28,9 +33,18 @@ pub(crate) struct LeaseArgs {
     pub(crate) name: LeaseName,
 }
 
-pub(crate) async fn open(url: &str) -> Result<Store, Failure> {
-    tenure_stores::open(url).await.map_err(|error| match error {
+/// Opens a store to look at what is there: a mistyped directory is not created.
+pub(crate) async fn look(url: &str) -> Result<Store, Failure> {
+    let store = match url.strip_prefix("file:") {
+        Some(_) => tenure_lease::open_to_look(url).await,
+        None => tenure_stores::open(url).await,
+    };
+    store.map_err(failure)
+}
+
+fn failure(error: OpenError) -> Failure {
+    match error {
         OpenError::Url(wrong) => Failure::usage(wrong),
         OpenError::Store(trouble) => trouble.into(),
-    })
+    }
 }

@@ -8,6 +8,18 @@ use crate::{FileStore, MemoryStore, Store};
 /// The stores that live on servers are in the crate `tenure-stores`, whose `open` takes these
 /// schemes too.
 pub async fn open(url: &str) -> Result<Store, OpenError> {
+    open_by(url, |directory| FileStore::open(directory)).await
+}
+
+/// As [`open`], for who only looks: a directory that is not there is not created, and has no leases.
+pub async fn open_to_look(url: &str) -> Result<Store, OpenError> {
+    open_by(url, |directory| FileStore::look(directory)).await
+}
+
+async fn open_by(
+    url: &str,
+    open: impl FnOnce(PathBuf) -> Result<FileStore, StoreError> + Send + 'static,
+) -> Result<Store, OpenError> {
     match url.split_once(':') {
         Some(("memory", "")) => Ok(Store::new(MemoryStore::new())),
         Some(("file", directory)) => {
@@ -17,7 +29,7 @@ pub async fn open(url: &str) -> Result<Store, OpenError> {
                      \"file:///var/lib/leases\" does"
                 ))
             })?;
-            Ok(Store::new(FileStore::open_aside(directory).await?))
+            Ok(Store::new(FileStore::aside(|| open(directory)).await?))
         }
         // Not the whole of it: it may be the URL of another store, with a password in it.
         _ => Err(OpenError::Url(format!(
