@@ -219,7 +219,7 @@ struct Watches {
 
 impl Watches {
     fn new(backend: Arc<dyn Backend>) -> Self {
-        let (sender, receiver) = mpsc::channel(64);
+        let (sender, receiver) = mpsc::channel(CHANGES);
         Self { backend, tasks: BTreeMap::new(), sender, receiver }
     }
 
@@ -251,11 +251,12 @@ impl Watches {
         }
     }
 
-    async fn changed(&mut self) -> LeaseName {
-        match self.receiver.recv().await {
-            Some(name) => name,
-            None => unreachable!("we hold a sender ourselves"),
-        }
+    /// The records that have changed, as many as there are: who waits for them reads in batches.
+    async fn changed(&mut self) -> Vec<LeaseName> {
+        let mut names = Vec::new();
+        // Never none: we hold a sender ourselves.
+        self.receiver.recv_many(&mut names, CHANGES).await;
+        names
     }
 }
 
@@ -293,5 +294,7 @@ fn tell(state: &watch::Sender<State>, change: impl FnOnce(&mut State)) {
     state.send_modify(change);
 }
 
+/// How many changes of records are waiting at most.
+const CHANGES: usize = 64;
 const LAST_WORD: Duration = Duration::from_millis(20);
 const SAY_EVERY: Duration = Duration::from_secs(10);

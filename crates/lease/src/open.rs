@@ -8,12 +8,12 @@ use crate::{FileStore, MemoryStore, Store};
 /// The stores that live on servers are in the crate `tenure-stores`, whose `open` takes these
 /// schemes too.
 pub async fn open(url: &str) -> Result<Store, OpenError> {
-    open_by(url, |directory| FileStore::open(directory)).await
+    open_by(url, FileStore::open).await
 }
 
 /// As [`open`], for who only looks: a directory that is not there is not created, and has no leases.
 pub async fn open_to_look(url: &str) -> Result<Store, OpenError> {
-    open_by(url, |directory| FileStore::look(directory)).await
+    open_by(url, FileStore::look).await
 }
 
 async fn open_by(

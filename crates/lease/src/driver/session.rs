@@ -197,7 +197,9 @@ pub(crate) async fn keep_session(
                     session.detach(Moment::now(), id);
                 }
             },
-            watched = watches.changed() => session.woken(Moment::now(), &watched),
+            names = watches.changed() => {
+                names.iter().for_each(|name| session.woken(Moment::now(), name));
+            }
             () = wait_until(session.next_at()) => {}
         }
         if !wanted {

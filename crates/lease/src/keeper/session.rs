@@ -7,6 +7,7 @@
 //! still there: an operator may have deleted it, and another may hold it. A [`sweep`] proves it.
 
 mod sweep;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,6 +19,7 @@ use crate::clock::Moment;
 use crate::record::{Nonce, Owner, SessionRef, Token};
 use crate::{LeaseName, Loss, Settings};
 use sweep::{Sweep, proof_deadlines};
+use waiting::{Waiting, Watched};
 
 /// A session and what is attached to it.
 pub struct Session {
@@ -33,6 +35,7 @@ pub struct Session {
     /// When which held one is lost unless it is proved again.
     proofs: BTreeSet<(Moment, AttachId)>,
     flights: usize,
+    waiting: Waiting,
     sweep: Sweep,
     /// Names that were attached until lately, and until when they are looked after: a request that
     /// the network delayed or repeated may attach one again, and nobody would renew or release it.
@@ -63,6 +66,8 @@ pub enum SessionFlight {
     Session(u64),
     /// Of an attached lease.
     Attached(AttachId, u64),
+    /// Of many attached leases at once, which wait for another session.
+    Waiting(u64),
     /// Of the sweep that proves the attached records.
     Sweep(u64),
 }
@@ -73,6 +78,8 @@ struct Attached {
     in_flight: bool,
     /// Its entry in the timers.
     timer: Moment,
+    /// Its entries among those who wait.
+    watched: Watched,
 }
 
 enum Phase {
@@ -106,6 +113,7 @@ impl Session {
             timers: BTreeSet::new(),
             proofs: BTreeSet::new(),
             flights: 0,
+            waiting: Waiting::default(),
             sweep: Sweep::default(),
             suspects: BTreeMap::new(),
             stopping: 0,
@@ -130,10 +138,15 @@ impl Session {
         let id = AttachId(self.next_id);
         self.next_id += 1;
         let contender = Contender::new(wish, self.settings.clone(), self.random.next(), now);
-        let attached =
-            Attached { contender, phase: Phase::Contending, in_flight: false, timer: now };
+        let attached = Attached {
+            contender,
+            phase: Phase::Contending,
+            in_flight: false,
+            timer: now,
+            watched: Watched::default(),
+        };
         self.attached.insert(id, attached);
-        self.timers.insert((now, id));
+        self.index(id);
         id
     }
 
@@ -150,6 +163,9 @@ impl Session {
     fn poll_attached(&mut self, now: Moment, fresh: Nonce) -> Option<(SessionFlight, Request)> {
         while self.flights < FLIGHTS_MAX {
             let (_, id) = *self.timers.first().filter(|(at, _)| *at <= now)?;
+            if let Some(sent) = self.poll_waiting(now, fresh, id) {
+                return Some(sent);
+            }
             let attached = self.attached.get_mut(&id)?;
             let sent = match attached.phase {
                 Phase::Contending => attached.contender.poll(now, fresh),
@@ -173,6 +189,7 @@ impl Session {
         match flight {
             SessionFlight::Session(flight) => self.keeper.answer(now, flight, answer),
             SessionFlight::Attached(id, flight) => self.attached_answer(now, id, flight, answer),
+            SessionFlight::Waiting(number) => self.waiting_answer(now, number, answer),
             SessionFlight::Sweep(number) => {
                 if let Answer::Read(records) = answer {
                     self.swept(now, number, records.ok());
@@ -185,6 +202,7 @@ impl Session {
     fn attached_answer(&mut self, now: Moment, id: AttachId, flight: u64, answer: Answer) {
         let Some(attached) = self.attached.get_mut(&id) else { return };
         self.flights -= usize::from(std::mem::take(&mut attached.in_flight));
+        let knew = attached.contender.over_session().is_some();
         match attached.contender.answer(now, flight, answer) {
             Some(Outcome::Won(win)) => self.attached_won(now, id, win),
             Some(Outcome::Unexpected(_)) => unreachable!("attached leases expect no record"),
@@ -192,9 +210,13 @@ impl Session {
                 // Held by this very session: by another guard here, or by nobody who knows.
                 let ours =
                     attached.contender.attached_to() == attached.contender.wish().session.as_ref();
+                let over = attached.contender.over_session().filter(|_| !knew).cloned();
                 if ours && attached.contender.attached_to().is_some() {
                     let name = attached.contender.wish().name.clone();
                     self.suspect(now, name);
+                }
+                if let Some(over) = over {
+                    self.session_ended(now, &over);
                 }
             }
         }
@@ -262,18 +284,10 @@ impl Session {
     pub fn woken(&mut self, now: Moment, name: &LeaseName) {
         self.tick(now);
         self.keeper.woken(now);
-        let ids: Vec<AttachId> = self
-            .attached
-            .iter_mut()
-            .filter(|(_, attached)| {
-                matches!(attached.phase, Phase::Contending) && attached.contender.watches(name)
-            })
-            .map(|(id, attached)| {
+        for id in self.waiting.on(name) {
+            if let Some(attached) = self.attached.get_mut(&id) {
                 attached.contender.woken(now);
-                *id
-            })
-            .collect();
-        for id in ids {
+            }
             self.index(id);
         }
     }
@@ -350,14 +364,15 @@ impl Session {
         if matches!(attached.phase, Phase::Ending) && attached.contender.is_clean() {
             self.timers.remove(&(attached.timer, id));
             self.proofs.remove(&(attached.timer, id));
-            if let Some(attached) = self.attached.remove(&id) {
+            if let Some(mut attached) = self.attached.remove(&id) {
+                self.waiting.set(id, &mut attached.watched, None);
                 self.suspect(now, attached.contender.wish().name.clone());
             }
             self.events.push_back(SessionEvent::Attached(id, Event::Done));
         }
     }
 
-    /// Puts an attached lease where it belongs in the timers.
+    /// Puts an attached lease where it belongs: in the timers, among those who wait.
     fn index(&mut self, id: AttachId) {
         let Some(attached) = self.attached.get_mut(&id) else { return };
         self.timers.remove(&(attached.timer, id));
@@ -370,6 +385,8 @@ impl Session {
             }
             Phase::Stopping { .. } => (Moment::NEVER, &mut self.proofs),
         };
+        let contending = matches!(attached.phase, Phase::Contending).then_some(&attached.contender);
+        self.waiting.set(id, &mut attached.watched, contending);
         attached.timer = at;
         if at != Moment::NEVER {
             timers.insert((at, id));
@@ -428,13 +445,7 @@ impl Session {
 
     /// The records whose change may free something that this session waits for.
     pub fn watched(&self) -> Vec<LeaseName> {
-        let contending = |attached: &&Attached| matches!(attached.phase, Phase::Contending);
-        let attached = self.attached.values().filter(contending);
-        let mut names = self.keeper.watched();
-        names.extend(attached.flat_map(|attached| attached.contender.watched()));
-        names.sort();
-        names.dedup();
-        names
+        self.keeper.watched().into_iter().chain(self.waiting.names().cloned()).collect()
     }
 }
 

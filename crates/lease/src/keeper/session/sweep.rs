@@ -200,7 +200,7 @@ pub(super) fn proof_deadlines(settings: &Settings, proved: Moment) -> Deadlines 
     Deadlines { lost: kill - budget, kill }
 }
 
-/// How many records one sweep request reads at most.
-const BATCH: usize = 1_000;
+/// How many records one request reads at most.
+pub(super) const BATCH: usize = 1_000;
 /// How many names that were released lately are looked after at most.
 const SUSPECTS_MAX: usize = 10_000;
