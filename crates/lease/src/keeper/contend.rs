@@ -164,8 +164,8 @@ impl Contender {
         soon: Moment,
         fresh: Nonce,
     ) -> Option<(u64, LeaseName)> {
-        // After a failure, or a look in vain, it has to wait.
-        let by = if self.failures == 0 && self.vain == 0 { soon } else { now };
+        // After a failure, or a second look in vain, it has to wait.
+        let by = if self.failures == 0 && self.vain < 2 { soon } else { now };
         if self.flight.is_some() || by < self.next_at || self.litter_at() <= now {
             return None;
         }

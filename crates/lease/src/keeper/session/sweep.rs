@@ -2,12 +2,12 @@
 //!
 //! A session's renewal says nothing about the attached records, so they are read: all of them, in
 //! batches, several times per proof interval. One that was seen to be ours is proved from when that
-//! read was sent; one that was seen to be another's is lost at once, and one that was not seen for a
-//! proof interval is lost too.
+//! read was sent; one that was seen to be another's is lost at once, and so is one that was not seen
+//! for a proof interval.
 //!
-//! The sweep also reads *suspects*: names that were attached until lately. A request that the network
-//! delayed or repeated may attach one again, and nobody would renew or release it; what is found so
-//! is given back.
+//! The sweep also reads *suspects*: names that were attached until lately. A request that the
+//! network delayed or repeated may attach one again, and nobody would renew or release it; what is
+//! found so is given back.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;

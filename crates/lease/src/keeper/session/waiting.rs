@@ -1,10 +1,10 @@
 //! Those who wait for others.
 //!
-//! A lease that is attached to another session stands still while it is held; who waits for it reads
-//! it and that session's record again and again. A node that stands by for another one waits for
-//! thousands of such leases, all of the same session. So whoever is due to read takes along all who
-//! are due soon, and the session's record is read once for all of them. What one finds out about the
-//! session's end counts for all, and a push about a record finds its waiters in an index, not by
+//! A lease that is attached to another session stands still while it is held; who waits for it
+//! reads it and that session's record again and again. A node that stands by for another one waits
+//! for thousands of such leases, all of the same session. So whoever is due to read takes along all
+//! who are due soon, and the session's record is read once for all of them. What one finds out about
+//! the session's end counts for all, and a push about a record finds its waiters in an index, not by
 //! asking everybody.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,7 +84,8 @@ impl Session {
         fresh: Nonce,
         first: AttachId,
     ) -> Option<(SessionFlight, Request)> {
-        let soon = now + self.settings.renew_interval / 4;
+        // Jitter spreads them over less than that, so those who once read together stay together.
+        let soon = now + self.settings.renew_interval / 2;
         let others = self.timers.range(..=(soon, AttachId(u64::MAX))).map(|(_, id)| *id);
         let mut names: Vec<LeaseName> = Vec::new();
         let mut sessions: BTreeMap<LeaseName, usize> = BTreeMap::new();
@@ -150,3 +151,121 @@ impl Session {
 
 /// How many of those who are due soon are looked at for one batch.
 const LOOKS_MAX: usize = 2 * BATCH;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{Event, Owner, SessionEvent, Wish};
+    use super::*;
+    use crate::Settings;
+    use crate::backend::Acquire;
+    use crate::memory::MemoryRecords;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn name(name: &str) -> LeaseName {
+        LeaseName::new(name).unwrap()
+    }
+
+    /// A session, and what it has asked for.
+    struct Node {
+        session: Session,
+        drawn: u128,
+        asked: Vec<Request>,
+    }
+
+    impl Node {
+        fn new(node: &str, number: u64) -> Self {
+            let owner = Owner { name: node.into(), incarnation: number };
+            let wish = Wish::new(name(node), owner);
+            let session = Session::new(wish, Settings::new(TTL), number, Moment::ZERO);
+            Self { session, drawn: u128::from(number) << 64, asked: Vec::new() }
+        }
+
+        /// Does all there is to do now, and says how many attached leases it has won.
+        fn run(&mut self, records: &mut MemoryRecords, now: Moment) -> usize {
+            let mut won = 0;
+            loop {
+                self.drawn += 1;
+                if let Some((flight, request)) =
+                    self.session.poll(now, Nonce::from_bits(self.drawn))
+                {
+                    self.asked.push(request.clone());
+                    self.session.answer(now, flight, records.apply(now, request));
+                } else if let Some(event) = self.session.next_event() {
+                    match event {
+                        SessionEvent::Session(Event::Ping) => self.session.pong(now),
+                        SessionEvent::Attached(_, Event::Won { .. }) => won += 1,
+                        _ => {}
+                    }
+                } else {
+                    return won;
+                }
+            }
+        }
+
+        fn attach(&mut self, now: Moment) {
+            for lease in ["x", "y", "z"] {
+                self.session.attach(now, name(lease), None).unwrap();
+            }
+        }
+
+        fn acquired(&self, lease: &str) -> usize {
+            let wanted = |request: &&Request| match request {
+                Request::Acquire(Acquire { name, .. }) => name.as_str() == lease,
+                _ => false,
+            };
+            self.asked.iter().filter(wanted).count()
+        }
+    }
+
+    /// Two nodes of which the first holds what the second waits for.
+    fn nodes() -> (MemoryRecords, Node, Node) {
+        let mut records = MemoryRecords::observed();
+        let (mut holder, mut standby) = (Node::new("node-1", 1), Node::new("node-2", 2));
+        for node in [&mut holder, &mut standby] {
+            node.run(&mut records, Moment::ZERO);
+            node.attach(Moment::ZERO);
+            node.run(&mut records, Moment::ZERO);
+            node.asked.clear();
+        }
+        (records, holder, standby)
+    }
+
+    #[test]
+    fn those_who_wait_for_one_session_are_read_together() {
+        let (mut records, mut holder, mut standby) = nodes();
+        let end = Moment::ZERO + TTL * 3;
+        let mut now = Moment::ZERO;
+        while now < end {
+            assert_eq!(standby.run(&mut records, now), 0, "it is held all the time");
+            holder.run(&mut records, now);
+            now = standby.session.next_at().min(holder.session.next_at());
+        }
+        let reads: Vec<_> =
+            standby.asked.iter().filter(|request| matches!(request, Request::Read(_))).collect();
+        let all: BTreeSet<_> = ["x", "y", "z", "node-1"].map(name).into();
+        for read in &reads {
+            let Request::Read(names) = read else { unreachable!() };
+            assert_eq!(names.len(), 4, "each once: {names:?}");
+            assert_eq!(names.iter().cloned().collect::<BTreeSet<_>>(), all);
+        }
+        // At least every interval, at most twice in it.
+        assert!((9..=18).contains(&reads.len()), "{} reads", reads.len());
+    }
+
+    #[test]
+    fn a_dead_session_frees_all_that_was_attached_to_it() {
+        let (mut records, _dead, mut standby) = nodes();
+        let mut now = Moment::ZERO;
+        let mut won = 0;
+        while won < 3 {
+            won += standby.run(&mut records, now);
+            now = standby.session.next_at();
+            assert!(now < Moment::ZERO + TTL * 3, "{won} were won");
+        }
+        assert!(now > Moment::ZERO + TTL, "not before it has stood still for its ttl");
+        assert_eq!(standby.acquired("node-1"), 1, "taken over once, for all");
+    }
+}
