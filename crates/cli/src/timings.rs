@@ -65,7 +65,7 @@ fn info(url: &str) -> Result<StoreInfo, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::system("cannot start", &error))?;
-    Ok(runtime.block_on(store::open(url))?.info())
+    Ok(runtime.block_on(store::look(url))?.info())
 }
 
 impl Args {

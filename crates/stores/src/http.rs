@@ -79,13 +79,13 @@ impl Http {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| OpenError(format!("TLS cannot be set up: {error}")))?
+            .map_err(|error| OpenError::Url(format!("TLS cannot be set up: {error}")))?
             .with_root_certificates(roots);
         let tls = match identity {
             Some((cert, key)) => {
                 let (certificates, key) = (certificates_in(cert)?, key_in(key)?);
                 tls.with_client_auth_cert(certificates, key)
-                    .map_err(|error| OpenError(format!("{}: {error}", cert.display())))?
+                    .map_err(|error| OpenError::Url(format!("{}: {error}", cert.display())))?
             }
             None => tls.with_no_client_auth(),
         };
@@ -144,7 +144,7 @@ fn system_roots() -> Result<RootCertStore, OpenError> {
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
-        return Err(OpenError(
+        return Err(OpenError::Url(
             "this machine has no certificate authorities to trust; name a PEM file (ca=…)".into(),
         ));
     }
@@ -156,13 +156,13 @@ fn roots_from(path: &Path) -> Result<RootCertStore, OpenError> {
     for certificate in certificates_in(path)? {
         roots
             .add(certificate)
-            .map_err(|error| OpenError(format!("{}: {error}", path.display())))?;
+            .map_err(|error| OpenError::Url(format!("{}: {error}", path.display())))?;
     }
     Ok(roots)
 }
 
 fn certificates_in(path: &Path) -> Result<Vec<CertificateDer<'static>>, OpenError> {
-    let refuse = |why: String| OpenError(format!("{}: {why}", path.display()));
+    let refuse = |why: String| OpenError::Url(format!("{}: {why}", path.display()));
     let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
         .map_err(|error| refuse(error.to_string()))?;
@@ -174,7 +174,7 @@ fn certificates_in(path: &Path) -> Result<Vec<CertificateDer<'static>>, OpenErro
 
 fn key_in(path: &Path) -> Result<PrivateKeyDer<'static>, OpenError> {
     PrivateKeyDer::from_pem_file(path)
-        .map_err(|error| OpenError(format!("{}: {error}", path.display())))
+        .map_err(|error| OpenError::Url(format!("{}: {error}", path.display())))
 }
 
 /// An error with all that caused it; hyper's own texts say little.

@@ -46,13 +46,13 @@ pub async fn open(url: &str) -> Result<Store, OpenError> {
 
 fn unknown(scheme: &str) -> OpenError {
     match SCHEMES.iter().find(|(known, _)| *known == scheme) {
-        Some((_, feature)) => OpenError(format!(
+        Some((_, feature)) => OpenError::Url(format!(
             "{scheme}: stores are not compiled in; enable the feature \"{feature}\" of \
              tenure-stores (or \"all-stores\")"
         )),
         None => {
             let known: Vec<_> = SCHEMES.iter().map(|(scheme, _)| format!("{scheme}:")).collect();
-            OpenError(format!(
+            OpenError::Url(format!(
                 "{scheme:?} is no kind of store; \"file:./leases\" is a store's URL, and others begin \
                  with memory:, {}",
                 known.join(", ")

@@ -48,7 +48,7 @@ impl Entra {
         let plain =
             |text: &String| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
         if !tenant.iter().chain(client.iter()).all(plain) {
-            return Err(OpenError("AZURE_TENANT_ID or AZURE_CLIENT_ID is not an id".into()));
+            return Err(OpenError::Url("AZURE_TENANT_ID or AZURE_CLIENT_ID is not an id".into()));
         }
         let url = tenant.map(|tenant| format!("{authority}/{tenant}/oauth2/v2.0/token"));
         let secret = environment("AZURE_CLIENT_SECRET");

@@ -129,7 +129,7 @@ pub(super) fn decoded(text: &str) -> Result<String, OpenError> {
 }
 
 fn refuse(why: &str) -> OpenError {
-    OpenError(format!(
+    OpenError::Url(format!(
         "this is not the URL of an Azure Blob store: {why}; \
          \"azblob://ACCOUNT/CONTAINER?prefix=leases\" is"
     ))

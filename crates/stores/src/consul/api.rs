@@ -66,7 +66,7 @@ impl Api {
         };
         let token = options.token.as_deref().map(|token| {
             let mut token = HeaderValue::from_str(token)
-                .map_err(|_| OpenError("the token has characters that no token has".into()))?;
+                .map_err(|_| OpenError::Url("the token has characters that no token has".into()))?;
             token.set_sensitive(true);
             Ok::<_, OpenError>(token)
         });

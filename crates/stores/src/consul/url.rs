@@ -100,7 +100,7 @@ fn decoded(text: &str) -> Result<String, OpenError> {
 }
 
 fn refuse(why: &str) -> OpenError {
-    OpenError(format!(
+    OpenError::Url(format!(
         "this is not the URL of a Consul store: {why}; \
          \"consul://127.0.0.1:8500/leases?tls=true&token=…\" is"
     ))

@@ -107,7 +107,7 @@ fn decode(text: &str) -> Result<String, OpenError> {
 }
 
 fn wrong(why: &str) -> OpenError {
-    OpenError(format!("not the URL of an etcd store: {why}"))
+    OpenError::Url(format!("not the URL of an etcd store: {why}"))
 }
 
 const PREFIX: &str = "/tenure";

@@ -66,7 +66,7 @@ use watch::Watches;
 /// configuration, to say early what is wrong with it; the server is contacted when it is needed.
 pub async fn open(url: &str) -> Result<Store, OpenError> {
     let server = Server::new(target(url)?);
-    server.check().await.map_err(|error| OpenError(error.to_string()))?;
+    server.check().await?;
     Ok(Store::new(Kubernetes::new(server)))
 }
 
@@ -286,7 +286,7 @@ fn carries(record: &Record, claim: Nonce, known: &[Nonce]) -> bool {
 
 fn target(url: &str) -> Result<Target, OpenError> {
     let wrong = |why: &str| {
-        OpenError(format!(
+        OpenError::Url(format!(
             "{url:?} is not the URL of a Kubernetes store: {why}; \"k8s://default\" or \
              \"k8s://default?kubeconfig=/etc/kube.yaml&context=prod\" is"
         ))
@@ -350,7 +350,7 @@ mod tests {
         for wrong in
             ["k8s:shop", "k8s://Shop", "k8s://a.b", "k8s://shop?user=x", "k8s://x?context=%f"]
         {
-            assert!(target(wrong).unwrap_err().0.contains("k8s://default"), "{wrong}");
+            assert!(target(wrong).unwrap_err().to_string().contains("k8s://default"), "{wrong}");
         }
     }
 }
