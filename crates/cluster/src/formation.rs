@@ -8,7 +8,8 @@
 //! Somebody who wins the lease and finds an id in the note does not know whether that cluster still
 //! lives: its leader may have lost the store, or be on its way out. So it asks the contact points
 //! for one ttl first. If they do live and it cannot reach them, two clusters come to be, with
-//! different ids; the older one, when it learns of the newer, gives way.
+//! different ids. A leader that finds another id than its own in the note therefore looks for that
+//! cluster's members, and when the two meet, the one with the lower id gives way.
 //!
 //! While the store is away, the cluster lives on, and nobody forms another.
 //!
@@ -60,6 +61,10 @@ pub struct Formation {
     asking: Vec<Address>,
     contending: bool,
     held: Option<u64>,
+    /// The note was read since the last look at it.
+    unread: bool,
+    /// What the record was told to say, and what it is known to say.
+    ordered: Option<FormationNote>,
     written: Option<FormationNote>,
 }
 
@@ -85,10 +90,11 @@ pub enum FormationEffect {
     Form(u64),
     /// Form a cluster with an id that is probably higher than those of others: a wall clock's.
     FormUnguarded,
-    /// Put this into the record.
+    /// Put this into the record, then call [`Formation::written`].
     WriteNote(FormationNote),
-    /// A newer cluster has been formed: give way to it.
-    GiveWay(u64),
+    /// There may be another cluster: say to these which one this is, so that one of the two gives
+    /// way.
+    Meet(Vec<Address>),
 }
 
 impl Formation {
@@ -112,6 +118,8 @@ impl Formation {
             asking: Vec::new(),
             contending: false,
             held: None,
+            unread: false,
+            ordered: None,
             written: None,
         }
     }
@@ -125,20 +133,28 @@ impl Formation {
     pub fn read(&mut self, note: Option<FormationNote>) {
         if note.is_some() {
             self.note = note;
+            self.unread = true;
         }
     }
 
     /// The lease was won, with this term; its record said this before.
     pub fn won(&mut self, term: u64, note: Option<FormationNote>) {
         self.held = Some(term);
+        self.ordered = note.clone();
         self.written = note.clone();
         self.read(note);
+    }
+
+    /// The note that [`FormationEffect::WriteNote`] asked for stands in the record.
+    pub fn written(&mut self, note: FormationNote) {
+        self.written = Some(note);
     }
 
     /// The lease was lost, or withdrawn from.
     pub fn lost(&mut self) {
         self.held = None;
         self.contending = false;
+        self.ordered = None;
         self.written = None;
     }
 
@@ -191,8 +207,15 @@ impl Formation {
             (Guard::Lease { ttl }, Some(term)) => {
                 let asked_enough = self.asked.is_none_or(|(_, since)| since + *ttl <= now);
                 if asked_enough {
-                    self.asked = None;
-                    effects.push(FormationEffect::Form(term));
+                    // Not before the record says so: a cluster that nobody can find in the record
+                    // would go on beside the one that is named there, and neither would know.
+                    let note = FormationNote { cluster: term, contacts: vec![own.clone()] };
+                    if self.written.as_ref() == Some(&note) {
+                        self.asked = None;
+                        effects.push(FormationEffect::Form(term));
+                    } else {
+                        self.write(note, effects);
+                    }
                 }
             }
             (Guard::SeedOrder { patience, since }, _) => {
@@ -218,15 +241,15 @@ impl Formation {
             *since = None;
             return;
         }
-        if let Some(note) = &self.note
-            && note.cluster > cluster
-        {
-            effects.push(FormationEffect::GiveWay(note.cluster));
-            return self.withdraw(effects);
-        }
         let Some(view) = membership.view() else { return };
         if view.leader() != Some(membership.me()) {
             return self.withdraw(effects);
+        }
+        if std::mem::take(&mut self.unread)
+            && let Some(note) = &self.note
+            && note.cluster != cluster
+        {
+            effects.push(FormationEffect::Meet(note.contacts.clone()));
         }
         if self.held.is_none() {
             return self.contend(effects);
@@ -239,8 +262,12 @@ impl Formation {
             .take(MOST_CONTACTS)
             .collect();
         let note = FormationNote { cluster, contacts };
-        if self.written.as_ref() != Some(&note) {
-            self.written = Some(note.clone());
+        self.write(note, effects);
+    }
+
+    fn write(&mut self, note: FormationNote, effects: &mut Vec<FormationEffect>) {
+        if self.ordered.as_ref() != Some(&note) {
+            self.ordered = Some(note.clone());
             effects.push(FormationEffect::WriteNote(note));
         }
     }

@@ -348,9 +348,13 @@ impl Membership {
         self.converged.as_ref()
     }
 
-    /// A newer cluster of the same name has been formed: this one is over.
-    pub fn give_way(&mut self, cluster: u64) {
-        self.end(Ending::OtherCluster(cluster));
+    /// There may be another cluster of the same name at these addresses: tells them of this one, so
+    /// that the older of the two gives way.
+    pub fn meet(&mut self, contacts: &[Address]) {
+        let Some(cluster) = self.cluster() else { return };
+        for address in contacts.iter().filter(|address| **address != self.me.address) {
+            self.effects.push(Effect::Greet(address.clone(), Control::Ping { cluster }));
+        }
     }
 
     /// This node.

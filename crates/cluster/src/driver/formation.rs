@@ -19,6 +19,7 @@ pub(super) enum LeaseOrder {
 pub(super) enum LeaseNews {
     Won { term: u64, note: Vec<u8> },
     Read(Vec<u8>),
+    Written(Vec<u8>),
     Lost,
 }
 
@@ -100,8 +101,13 @@ async fn hold(
                     return false;
                 }
                 Some(LeaseOrder::WriteNote(note)) => {
-                    if let Err(error) = tenure.write_note(note).await {
-                        tracing::warn!("the formation lease's note was not written: {error}");
+                    match tenure.write_note(note.clone()).await {
+                        Ok(()) => {
+                            let _ = news.send(LeaseNews::Written(note)).await;
+                        }
+                        Err(error) => {
+                            tracing::warn!("the formation lease's note was not written: {error}");
+                        }
                     }
                 }
                 Some(LeaseOrder::Contend) => {}

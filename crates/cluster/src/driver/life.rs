@@ -197,7 +197,7 @@ impl Life<'_> {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 self.membership.form(since.as_micros() as u64, now);
             }
-            FormationEffect::GiveWay(cluster) => self.membership.give_way(cluster),
+            FormationEffect::Meet(contacts) => self.membership.meet(&contacts),
             FormationEffect::Contend => self.order(LeaseOrder::Contend),
             FormationEffect::Withdraw => self.order(LeaseOrder::Withdraw),
             FormationEffect::WriteNote(note) => self.order(LeaseOrder::WriteNote(note.to_bytes())),
@@ -257,6 +257,11 @@ impl Life<'_> {
         match news {
             LeaseNews::Won { term, note } => self.formation.won(term, FormationNote::parse(&note)),
             LeaseNews::Read(note) => self.formation.read(FormationNote::parse(&note)),
+            LeaseNews::Written(note) => {
+                if let Some(note) = FormationNote::parse(&note) {
+                    self.formation.written(note);
+                }
+            }
             LeaseNews::Lost => self.formation.lost(),
         }
     }

@@ -73,7 +73,8 @@ impl Membership {
         }
     }
 
-    /// A joining node that reaches none of those that it watches starts over.
+    /// A joining node starts over when no full member is within reach: nobody can make it one, and
+    /// other joining ones have no say.
     pub(super) fn start_over_if_lost(&mut self, now: Moment) {
         let Phase::Inside(view) = &self.phase else { return };
         let joining = |view: &View| {
@@ -82,8 +83,11 @@ impl Membership {
         if !joining(view) {
             return;
         }
-        let alone = self.watch.watched().next().is_some()
-            && self.watch.watched().all(|node| self.watch.is_unreachable(node));
+        let counts = |status| (Status::Up..Status::Down).contains(&status);
+        let alone = view
+            .members()
+            .filter(|(_, member)| counts(member.status))
+            .all(|(node, _)| self.told.unreachable.contains(node));
         if !alone {
             self.lost_joiners.remove(&self.me);
             return;

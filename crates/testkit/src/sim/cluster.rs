@@ -29,6 +29,7 @@ mod network;
 mod process;
 mod queue;
 mod run;
+mod splits;
 mod store;
 mod truth;
 mod world;
@@ -41,6 +42,7 @@ use tenure_cluster::downing::Strategy;
 pub use campaign::{COVERAGE, Fault, Outcome, Plan, run};
 pub use invariants::Violation;
 pub use network::Weather;
+pub use splits::{SPLIT_COVERAGE, run_splits};
 pub use world::Sim;
 
 /// What a simulated cluster is made of.
@@ -54,6 +56,8 @@ pub struct SimSettings {
     pub formation_ttl: Duration,
     /// How splits are settled, if by anything but operators.
     pub downing: Option<Strategy>,
+    /// Whether a process that was declared down or removed is started anew.
+    pub rejoin: bool,
     /// Whether clocks run at rates of their own, up to 1 % off.
     pub wrong_clocks: bool,
     /// Whether to count the bytes that nodes send; costs some time.
@@ -70,6 +74,7 @@ impl SimSettings {
             membership: MembershipSettings::default(),
             formation_ttl: Duration::from_secs(5),
             downing: None,
+            rejoin: false,
             wrong_clocks: false,
             count_bytes: false,
             trace: false,

@@ -211,6 +211,24 @@ impl Sim {
         self.settle(place, which);
     }
 
+    /// Whether somebody who runs holds the resolver's lease.
+    pub(super) fn somebody_arbitrates(&self) -> bool {
+        self.arbiter().is_some()
+    }
+
+    /// Ends the process that does.
+    pub(super) fn crash_arbiter(&mut self) {
+        if let Some(place) = self.arbiter() {
+            self.crash(place);
+        }
+    }
+
+    fn arbiter(&self) -> Option<usize> {
+        let (holder, _) = self.arbitration.holder?;
+        let holds = |index: &usize| self.places[*index].processes.iter().any(|one| one.id == holder);
+        (0..self.places.len()).find(holds)
+    }
+
     /// How long the store takes for requests of resolvers, at most, each way.
     pub fn slow_store(&mut self, delay: Duration) {
         self.arbitration.delay = delay;

@@ -23,18 +23,25 @@ impl Sim {
                 match self.store.acquire(&process.node, self.now) {
                     Some(term) => {
                         process.formation.won(term, note);
-                        process.lease = Lease::Held { term, renewed: local, next: local + ttl / 3 };
+                        let next = local + ttl / 3;
+                        process.lease =
+                            Lease::Held { term, renewed: local, next, unwritten: None };
                     }
                     None => process.formation.read(note),
                 }
             }
-            Lease::Held { term, renewed, next } => {
+            Lease::Held { term, renewed, next, unwritten } => {
                 *next = local + ttl / 3;
                 let term = *term;
                 let refused = reaches && !self.store.renew(&process.node, term, self.now);
                 let expired = !reaches && local.since(*renewed) > ttl * 7 / 10;
                 if reaches {
                     *renewed = local;
+                    if let Some(note) = unwritten.take() {
+                        if self.store.write(&process.node, term, note.clone(), self.now) {
+                            process.formation.written(note);
+                        }
+                    }
                     process.formation.read(self.store.note().cloned());
                 }
                 if refused || expired {
@@ -74,15 +81,12 @@ impl Sim {
             }
             FormationEffect::FormUnguarded => {} // Here there is always a lease.
             FormationEffect::WriteNote(note) => {
-                if let Lease::Held { term, .. } = process.lease
-                    && reaches
-                {
-                    self.store.write(&process.node, term, note, self.now);
+                if let Lease::Held { unwritten, next, .. } = &mut process.lease {
+                    *unwritten = Some(note);
+                    *next = local;
                 }
             }
-            FormationEffect::GiveWay(cluster) => {
-                process.membership.give_way(cluster);
-            }
+            FormationEffect::Meet(contacts) => process.membership.meet(&contacts),
         }
     }
 }

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tenure_cluster::formation::Formation;
+use tenure_cluster::formation::{Formation, FormationNote};
 use tenure_cluster::message::Control;
 use tenure_cluster::resolver::Resolver;
 use tenure_cluster::{Membership, Node};
@@ -36,7 +36,7 @@ pub(super) struct Process {
 pub(super) enum Lease {
     Idle,
     Contending { next: Moment },
-    Held { term: u64, renewed: Moment, next: Moment },
+    Held { term: u64, renewed: Moment, next: Moment, unwritten: Option<FormationNote> },
 }
 
 impl Lease {

@@ -151,8 +151,8 @@ impl Sim {
         }
         let (name, again) = match ending {
             Ending::Left => ("left", false),
-            Ending::Downed => ("downed", false),
-            Ending::Removed => ("removed", false),
+            Ending::Downed => ("downed", self.settings.rejoin),
+            Ending::Removed => ("removed", self.settings.rejoin),
             Ending::Refused(_) => ("refused", false),
             Ending::LostWhileJoining => ("lost while joining", true),
             Ending::OtherCluster(_) => ("gave way to a newer cluster", true),
@@ -201,6 +201,12 @@ impl Sim {
             let place = &self.places[*self.by_address.get(&node.address)?];
             place.processes.iter().find(|process| process.node == *node)?.membership.view()
         };
+        // Beyond a cut it may have become a full member; whoever gives it up has not heard of that.
+        if let Event::Downed(node) = &event
+            && view.member(node).is_some_and(|member| member.up_number == 0)
+        {
+            self.truth.change(node, |facts| facts.downed = true);
+        }
         let told = Told {
             process: process.id,
             who,
