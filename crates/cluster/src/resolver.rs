@@ -14,6 +14,9 @@
 //! - The record is read before anything is decided. A verdict in it that is newer than the one in
 //!   the view is followed: by its survivors, who declare all others down, and by those others, who
 //!   stop, however late they come.
+//! - A verdict about another cluster is none: the record outlives the cluster that wrote it, and
+//!   without this the first split of the next one would end it whole. (About a newer one it says
+//!   that this cluster is over.)
 //! - The lease is acquired on condition that the record is still the one that was read. Whoever
 //!   was late finds another record and reads that.
 //! - *Lost* without a newer verdict means wait. *Unknown* means wait. Only a verdict downs.
@@ -106,6 +109,11 @@ pub struct Sighting {
 }
 
 impl Sighting {
+    fn is_newer_than(&self, view: &View) -> bool {
+        self.verdict.cluster == view.cluster()
+            && self.verdict.generation > view.verdict().generation
+    }
+
     /// Of a record's term and note; an empty note is no verdict.
     pub fn new(term: Option<u64>, note: &[u8]) -> Self {
         Self {
@@ -238,7 +246,7 @@ impl Resolver {
                 vec![ResolverEffect::Adopt { verdict, reason }]
             }
             Asked::Won => vec![ResolverEffect::Release],
-            Asked::Lost(sighting) if sighting.verdict.generation > generation => {
+            Asked::Lost(sighting) if membership.view().is_some_and(|v| sighting.is_newer_than(v)) => {
                 let reason = "another side won the lease".into();
                 vec![ResolverEffect::Adopt { verdict: sighting.verdict, reason }]
             }
@@ -365,7 +373,12 @@ impl Resolver {
         effects: &mut Vec<ResolverEffect>,
     ) {
         let generation = view.verdict().generation;
-        if sighting.verdict.generation > generation {
+        if sighting.verdict.cluster > view.cluster() {
+            let reason = "a newer cluster has written to the lease's record".into();
+            effects.push(ResolverEffect::Down { nodes: alive(view), reason });
+            return;
+        }
+        if sighting.is_newer_than(view) {
             self.step = Step::Idle;
             let reason = "the lease's record says who survives".into();
             effects.push(ResolverEffect::Adopt { verdict: sighting.verdict, reason });
@@ -415,7 +428,8 @@ impl Resolver {
         if self.holding.take().is_some() {
             effects.push(ResolverEffect::Release);
         }
-        let verdict = Verdict { generation, survivors: Arc::new(survivors.into_iter().collect()) };
+        let survivors = Arc::new(survivors.into_iter().collect());
+        let verdict = Verdict { cluster: view.cluster(), generation, survivors };
         self.step = Step::Asking { verdict: verdict.clone(), until };
         let conditional = self.rules.obeys(Rule::AskConditionally);
         let expected = conditional.then_some(sighting.expected);

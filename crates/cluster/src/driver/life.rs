@@ -219,7 +219,7 @@ impl Life<'_> {
                 self.membership.down_all(&nodes, now);
             }
             ResolverEffect::Adopt { verdict, reason } => {
-                let Verdict { generation, survivors } = &verdict;
+                let Verdict { generation, survivors, .. } = &verdict;
                 tracing::warn!(%node, generation, ?survivors, "downing: {reason}");
                 self.membership.adopt(&verdict, now);
             }

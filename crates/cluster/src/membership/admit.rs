@@ -136,16 +136,22 @@ impl Membership {
     }
 
     pub(super) fn receive_refusal(&mut self, refusal: Refusal) {
-        if matches!(self.phase, Phase::Outside { .. }) {
-            match refusal {
-                Refusal::NotAMember => {}
-                Refusal::Removed => self.end(Ending::Removed),
-                Refusal::Setting { .. } => self.end(Ending::Refused(refusal)),
-            }
+        match (&self.phase, refusal) {
+            (Phase::Ended, _) | (_, Refusal::NotAMember) => {}
+            (Phase::Outside { .. }, Refusal::Removed) => self.end(Ending::Removed),
+            (Phase::Outside { .. }, refusal) => self.end(Ending::Refused(refusal)),
+            (Phase::Inside(_), _) if self.is_joining() => self.end(Ending::LostWhileJoining),
+            (Phase::Inside(_), _) => {}
         }
     }
 
-    fn join_request(&self, proof: u64) -> Join {
+    /// Whether this node was let in, and is not a full member yet.
+    pub(super) fn is_joining(&self) -> bool {
+        let own = self.view().and_then(|view| view.member(&self.me));
+        own.is_some_and(|member| member.status == Status::Joining)
+    }
+
+    pub(super) fn join_request(&self, proof: u64) -> Join {
         Join { roles: self.roles.clone(), settings: Arc::clone(&self.must_agree), proof }
     }
 }

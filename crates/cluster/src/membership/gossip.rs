@@ -99,6 +99,11 @@ impl Membership {
         if !self.listens_to(from, state.view.cluster(), now) {
             return;
         }
+        if state.view.member(&self.me).is_none() && self.is_joining() {
+            // Whoever let this node in may be gone, and with it the only ones who knew.
+            let join = Control::Join(self.join_request(0));
+            self.effects.push(Effect::Send(from.clone(), join));
+        }
         let Phase::Inside(view) = &mut self.phase else { return };
         let before = view.digest();
         let changes = view.merge(&state.view, &state.removed, now, &self.settings);

@@ -5,7 +5,7 @@ use tenure_lease::Moment;
 use super::{Effect, Ending, Event, Membership, Phase};
 use crate::Node;
 use crate::settings::Rule;
-use crate::view::{Member, Status, View};
+use crate::view::{Member, Status};
 
 impl Membership {
     /// Moves members on: joining ones up, leaving ones out, those that are down away. Only on a
@@ -77,10 +77,7 @@ impl Membership {
     /// other joining ones have no say.
     pub(super) fn start_over_if_lost(&mut self, now: Moment) {
         let Phase::Inside(view) = &self.phase else { return };
-        let joining = |view: &View| {
-            view.member(&self.me).is_some_and(|member| member.status == Status::Joining)
-        };
-        if !joining(view) {
+        if !self.is_joining() {
             return;
         }
         let counts = |status| (Status::Up..Status::Down).contains(&status);

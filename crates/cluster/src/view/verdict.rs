@@ -9,9 +9,12 @@ use crate::Node;
 /// What the resolver wrote down when a side won the lease: who goes on.
 ///
 /// Everybody else is down. Verdicts are numbered; a higher generation overrules a lower one, and
-/// generation 0 means that there was none.
+/// generation 0 means that there was none. The lease's record outlives the cluster, so a verdict
+/// says which cluster it is about: one that was formed later has nothing to do with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
+    /// Which cluster it is about.
+    pub cluster: u64,
     /// Which one it is.
     pub generation: u64,
     /// Who goes on.

@@ -104,7 +104,7 @@ fn split(sim: &mut Sim, random: &mut Random, nodes: usize) {
         sim.leave(*random.pick(&others));
         sim.run_for(random.up_to(Duration::from_millis(300)));
     }
-    if random.percent(20) {
+    if random.percent(20) && sim.running().all(|node| node != nodes) {
         sim.meet("join as the split begins");
         sim.start(nodes);
         sim.run_for(random.up_to(Duration::from_millis(600)));
