@@ -157,13 +157,15 @@ async fn control(established: &Established<'_>, stream: &mut Stream) -> Down {
             Ok(count) => established.bytes.increment(count as u64),
             Err(error) => return socket::cut(&error),
         }
-        match frame::take(&mut read, shared.settings.control_frame_max) {
-            Ok(frames) if frames.is_empty() => {}
-            Ok(frames) => {
-                let from = established.link.peer.clone();
-                shared.tell(Event::Control { from, frames }).await;
+        loop {
+            match frame::take(&mut read, shared.settings.control_frame_max) {
+                Ok(frames) if frames.is_empty() => break,
+                Ok(frames) => {
+                    let from = established.link.peer.clone();
+                    shared.tell(Event::Control { from, frames }).await;
+                }
+                Err(error) => return Down::Frame(error),
             }
-            Err(error) => return Down::Frame(error),
         }
     }
 }

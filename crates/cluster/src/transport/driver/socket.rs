@@ -219,6 +219,9 @@ pub(super) fn refusal(error: &io::Error) -> Refusal {
                 None => Refusal::Tls(inner.to_string()),
             }
         }
+        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            Refusal::Tls("its certificate is not signed by an authority of our ca.pem".into())
+        }
         Some(other) => Refusal::Tls(other.to_string()),
         None => Refusal::Cut(error.to_string()),
     }
