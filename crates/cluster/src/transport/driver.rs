@@ -270,7 +270,14 @@ impl Drop for Transport {
 impl Shared {
     fn spawn(&self, handle: &Handle, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = lock(&self.tasks);
-        while tasks.try_join_next().is_some() {} // So that ended ones do not pile up.
+        while let Some(ended) = tasks.try_join_next() {
+            // A defect; the link's state may be lost, but others go on.
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                tracing::error!("a task of the transport panicked: {error}");
+            }
+        }
         // Checked under the lock: nothing starts after everything was aborted.
         if !self.closed.is_raised() {
             tasks.spawn_on(task, handle);
@@ -292,7 +299,11 @@ impl Shared {
     fn refuse(&self, from: IpAddr, refusal: Refusal) {
         telemetry::refused(&refusal);
         if let Some(silent) = lock(&self.log).admit(Moment::now(), &refusal) {
-            tracing::warn!(%from, silent, "refused a connection: {refusal}");
+            match refusal {
+                // Somebody who only looked whether the port is open, most often.
+                Refusal::Cut(_) => tracing::debug!(%from, silent, "not a connection: {refusal}"),
+                _ => tracing::warn!(%from, silent, "refused a connection: {refusal}"),
+            }
         }
         // Strangers must not be able to make this node wait.
         let _ = self.events.try_send(Event::Refused { from, refusal });
