@@ -36,7 +36,7 @@ pub mod handshake;
 mod identity;
 mod outbox;
 mod refusal;
-mod settings;
+pub(crate) mod settings;
 pub mod telemetry;
 pub(crate) mod verify;
 

@@ -182,6 +182,7 @@ async fn data(
     let max = established.shared.settings.data_frame_max;
     let (mut stream, mut back) = tokio::io::split(stream);
     let mut read = BytesMut::new();
+    let mut room = DATA_READ_MIN;
     let mut batch = Frames::default();
     // How many were handed over; the peer is told in a while, once for many.
     let mut arrived = 0u64;
@@ -195,9 +196,10 @@ async fn data(
             };
         }
         let full = !batch.is_empty();
-        if !full && read.capacity() - read.len() < DATA_READ_MIN {
-            read.reserve(DATA_READ);
+        if !full && read.capacity() - read.len() < room.min(RECORD) {
+            read.reserve(room);
         }
+        let spare = read.capacity() - read.len();
         tokio::select! {
             biased;
             () = &mut report, if unreported => {
@@ -226,7 +228,13 @@ async fn data(
             }
             count = stream.read_buf(&mut read), if !full => match count {
                 Ok(0) => return ended(&read),
-                Ok(count) => established.bytes.increment(count as u64),
+                Ok(count) => {
+                    established.bytes.increment(count as u64);
+                    // Who has much to say gets more room; most links are quiet.
+                    if count == spare {
+                        room = (room * 4).min(DATA_READ_MAX);
+                    }
+                }
                 Err(error) => return socket::cut(&error),
             },
         }
@@ -243,6 +251,8 @@ fn ended(rest: &[u8]) -> Down {
 /// Reports are for the case of a cut; until then they only cost.
 const REPORT_DELAY: Duration = Duration::from_millis(20);
 const CONTROL_READ: usize = 4 << 10;
-/// Messages share a buffer of this size; below the least, the rest of it is left unused.
-const DATA_READ: usize = 128 << 10;
-const DATA_READ_MIN: usize = 16 << 10;
+/// Messages share a buffer of at least and at most so many bytes, unless one is longer.
+const DATA_READ_MIN: usize = 4 << 10;
+const DATA_READ_MAX: usize = 128 << 10;
+/// What TLS gives at a time. If less than that is left of a buffer, a new one is begun.
+const RECORD: usize = 16 << 10;
