@@ -191,10 +191,9 @@ impl Transport {
         let mut links = lock(&shared.data);
         let link = links.entry(node.clone()).or_insert_with(|| {
             let link = Arc::new(DataLink::new(node.clone(), &shared.settings));
-            if shared.closed.is_raised() {
-                link.close(Closed::Transport);
-            } else {
-                shared.spawn(&shared.handles.data, data::run(shared.clone(), link.clone()));
+            let task = data::run(shared.clone(), link.clone());
+            if !shared.spawn(&shared.handles.data, task) {
+                link.never_ran();
             }
             link
         });
@@ -221,7 +220,8 @@ impl Transport {
 
     /// Takes no more messages, sends those that wait and learns of their arrival, for at most
     /// `within`; then closes everything and says goodbye. What could not be sent or is not known to
-    /// have arrived by then is told as for any link that is cut.
+    /// have arrived by then is told as for any link that is cut, if the channel has room for it: go
+    /// on receiving events meanwhile.
     pub async fn close(&self, within: Duration) {
         let shared = &self.shared;
         shared.closed.raise();
@@ -229,34 +229,21 @@ impl Transport {
         for link in &links {
             link.close(Closed::Transport);
         }
-        let all_ended = async {
+        let all_sent = async {
             for link in &links {
                 link.ended().await;
             }
         };
-        let deadline = {
-            // The caller's own runtime may have no timer.
-            let _context = shared.handles.data.enter();
-            timeout(within, all_ended)
-        };
-        if deadline.await.is_err() {
-            for link in &links {
-                link.stop();
-            }
-            for link in &links {
-                link.ended().await;
-            }
+        shared.at_most(within, all_sent).await;
+        for link in &links {
+            link.stop();
         }
         shared.ending.raise();
         lock(&shared.control).values().for_each(|link| link.stop());
         lock(&shared.incoming).stop_all();
         let mut tasks = std::mem::take(&mut *lock(&shared.tasks));
         let all_ended = async { while tasks.join_next().await.is_some() {} };
-        let deadline = {
-            let _context = shared.handles.data.enter();
-            timeout(GOODBYE * 2, all_ended)
-        };
-        let _ = deadline.await; // What is left is aborted with the set.
+        shared.at_most(GOODBYE * 2, all_ended).await; // What is left is aborted with the set.
     }
 }
 
@@ -271,7 +258,8 @@ impl Drop for Transport {
 }
 
 impl Shared {
-    fn spawn(&self, handle: &Handle, task: impl Future<Output = ()> + Send + 'static) {
+    /// Starts a task, unless the transport is closed.
+    fn spawn(&self, handle: &Handle, task: impl Future<Output = ()> + Send + 'static) -> bool {
         let mut tasks = lock(&self.tasks);
         while let Some(ended) = tasks.try_join_next() {
             // A defect; the link's state may be lost, but others go on.
@@ -282,9 +270,20 @@ impl Shared {
             }
         }
         // Checked under the lock: nothing starts after everything was aborted.
-        if !self.closed.is_raised() {
+        let open = !self.closed.is_raised();
+        if open {
             tasks.spawn_on(task, handle);
         }
+        open
+    }
+
+    async fn at_most(&self, within: Duration, future: impl Future) {
+        let limited = {
+            // The caller's own runtime may have no timer.
+            let _context = self.handles.data.enter();
+            timeout(within, future)
+        };
+        let _ = limited.await;
     }
 
     async fn tell(&self, event: Event) {
