@@ -36,7 +36,7 @@ pub mod handshake;
 mod identity;
 mod outbox;
 mod refusal;
-mod settings;
+pub(crate) mod settings;
 pub mod telemetry;
 pub(crate) mod verify;
 
@@ -202,7 +202,7 @@ pub enum Event {
         /// Why.
         refusal: Refusal,
     },
-    /// Somebody who dialed us was refused. Some of these are left out when there are very many; the
+    /// Somebody who dialed us was refused. When there are many of a kind, only a few are told; the
     /// metric counts all.
     Refused {
         /// Where it dialed from.

@@ -301,6 +301,27 @@ async fn many_senders_share_a_lane_and_give_up_without_a_trace() {
 }
 
 #[tokio::test]
+async fn closing_ends_though_nobody_answers_or_listens() {
+    let mut kit = Kit::new();
+    let (one, two) = (kit.node("one"), kit.node("two"));
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = nobody.local_addr().unwrap().to_string().parse().unwrap();
+    let nobody = Node { address, incarnation: Incarnation(1) };
+    // More events than the channel has room for, and none is taken.
+    for _ in 0..300 {
+        let lane = one.transport.data(&nobody);
+        lane.send_with(|out| out.push(1)).await.unwrap();
+        one.transport.forget(&nobody.address);
+    }
+    one.transport.data(&nobody).send_with(|out| out.push(1)).await.unwrap();
+    assert!(one.transport.control(&two.node.address, None, vec![1]));
+    timeout(LONG, one.transport.close(Duration::from_millis(100))).await.unwrap();
+    let lane = one.transport.data(&two.node);
+    assert!(matches!(lane.try_send_with(|out| out.push(1)), Err(SendError::Closed(_))));
+    timeout(LONG, one.transport.close(Duration::from_secs(60))).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_forgotten_node_is_let_go() {
     let mut kit = Kit::new();
     let (mut one, mut two) = (kit.node("one"), kit.node("two"));

@@ -112,7 +112,32 @@ async fn a_silent_cut_is_noticed_and_healed() {
 }
 
 #[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_silent_cut_is_noticed_while_the_peer_takes_nothing() {
+    let mut kit = Kit::new();
+    let settings = TransportSettings { incoming_batches: 1, ..quick() };
+    let (mut one, mut two) =
+        (kit.node_with("one", settings.clone()), kit.node_with("two", settings));
+    let lane = one.transport.data(&two.node);
+    lane.send_with(|out| out.push(1)).await.unwrap();
+    let frames = two.data().await;
+    let offer = async { while lane.send_with(|out| out.resize(50_000, 2)).await.is_ok() {} };
+    assert!(timeout(Duration::from_secs(1), offer).await.is_err(), "the sender waits");
+
+    assert_eq!(cut::silently(&two.node.address), 2);
+    let cut = Instant::now();
+    let unknown = one
+        .told(|event| if let Event::Down { unknown, .. } = event { Some(unknown) } else { None })
+        .await;
+    assert!(unknown > 0);
+    assert!(cut.elapsed() < Duration::from_secs(8), "silence_max is 2 s: {:?}", cut.elapsed());
+    drop(frames);
+}
+
+#[cfg(target_os = "linux")]
 mod cut {
+    use std::collections::HashSet;
+    use std::net::SocketAddr;
     use std::os::fd::BorrowedFd;
 
     use socket2::{SockFilter, SockRef};
@@ -123,11 +148,13 @@ mod cut {
     pub(crate) fn silently(address: &Address) -> usize {
         let fds = std::fs::read_dir("/proc/self/fd").unwrap();
         let fds = fds.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<i32>().ok());
-        fds.filter(|fd| drop_all(*fd, address).is_some()).count()
+        // One end may have several descriptors.
+        let ends: HashSet<_> = fds.filter_map(|fd| drop_all(fd, address)).collect();
+        ends.len()
     }
 
     #[allow(unsafe_code, reason = "the sockets are within the transport")]
-    fn drop_all(fd: i32, address: &Address) -> Option<()> {
+    fn drop_all(fd: i32, address: &Address) -> Option<[SocketAddr; 2]> {
         // SAFETY: no socket is closed meanwhile: both links are in use. Of what else may be, no
         // option is changed.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
@@ -138,6 +165,7 @@ mod cut {
             return None;
         }
         const RETURN: u16 = 0x06; // The filter's whole program: keep 0 bytes of the packet.
-        socket.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)]).ok()
+        socket.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)]).unwrap();
+        Some([local, peer])
     }
 }

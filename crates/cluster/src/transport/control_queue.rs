@@ -82,6 +82,14 @@ impl ControlQueue {
         taken
     }
 
+    /// Drops everything, and says how many frames that were, and for which process the last one was
+    /// that was for a certain one.
+    pub(crate) fn discard(&mut self) -> (u64, Option<Incarnation>) {
+        let frames = std::mem::take(&mut self.frames);
+        self.bytes = 0;
+        (frames.len() as u64, frames.iter().rev().find_map(|entry| entry.only_to))
+    }
+
     /// Drops what is too old, and says how many that were.
     pub(crate) fn drop_stale(&mut self, now: Moment) -> u64 {
         let mut dropped = 0;

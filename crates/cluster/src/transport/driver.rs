@@ -7,22 +7,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use socket2::SockRef;
 use tenure_lease::Moment;
-use tokio::io::AsyncWriteExt as _;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use self::control::ControlLink;
 use self::data::DataLink;
 use self::incoming::Incoming;
-use self::socket::Stream;
+use self::link::{Established, Failures, Flag, GOODBYE};
 use super::handshake::is_name;
 use super::refusal::LogLimit;
 use super::{
-    Closed, Direction, Down, Event, Handles, Identity, Lane, Link, Local, Peer, Refusal, Security,
-    TransportError, TransportSettings, telemetry,
+    Closed, Event, Handles, Identity, Local, Refusal, Security, TransportError, TransportSettings,
+    telemetry,
 };
 use crate::{Address, Incarnation, Node};
 
@@ -33,6 +33,7 @@ mod control;
 mod data;
 mod greet;
 mod incoming;
+mod link;
 mod silence;
 mod socket;
 
@@ -117,6 +118,8 @@ impl Transport {
                 tracing::warn!(%address, "links of this node are not encrypted");
             }
         }
+        // A large cluster comes back all at once after a cut; the usual 128 would be too few.
+        SockRef::from(&listener).listen(BACKLOG).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let listener = {
             let _context = handles.control.enter();
@@ -188,10 +191,9 @@ impl Transport {
         let mut links = lock(&shared.data);
         let link = links.entry(node.clone()).or_insert_with(|| {
             let link = Arc::new(DataLink::new(node.clone(), &shared.settings));
-            if shared.closed.is_raised() {
-                link.close(Closed::Transport);
-            } else {
-                shared.spawn(&shared.handles.data, data::run(shared.clone(), link.clone()));
+            let task = data::run(shared.clone(), link.clone());
+            if !shared.spawn(&shared.handles.data, task) {
+                link.never_ran();
             }
             link
         });
@@ -218,7 +220,8 @@ impl Transport {
 
     /// Takes no more messages, sends those that wait and learns of their arrival, for at most
     /// `within`; then closes everything and says goodbye. What could not be sent or is not known to
-    /// have arrived by then is told as for any link that is cut.
+    /// have arrived by then is told as for any link that is cut, if the channel has room for it: go
+    /// on receiving events meanwhile.
     pub async fn close(&self, within: Duration) {
         let shared = &self.shared;
         shared.closed.raise();
@@ -226,34 +229,21 @@ impl Transport {
         for link in &links {
             link.close(Closed::Transport);
         }
-        let all_ended = async {
+        let all_sent = async {
             for link in &links {
                 link.ended().await;
             }
         };
-        let deadline = {
-            // The caller's own runtime may have no timer.
-            let _context = shared.handles.data.enter();
-            timeout(within, all_ended)
-        };
-        if deadline.await.is_err() {
-            for link in &links {
-                link.stop();
-            }
-            for link in &links {
-                link.ended().await;
-            }
+        shared.at_most(within, all_sent).await;
+        for link in &links {
+            link.stop();
         }
         shared.ending.raise();
         lock(&shared.control).values().for_each(|link| link.stop());
         lock(&shared.incoming).stop_all();
         let mut tasks = std::mem::take(&mut *lock(&shared.tasks));
         let all_ended = async { while tasks.join_next().await.is_some() {} };
-        let deadline = {
-            let _context = shared.handles.data.enter();
-            timeout(GOODBYE * 2, all_ended)
-        };
-        let _ = deadline.await; // What is left is aborted with the set.
+        shared.at_most(GOODBYE * 2, all_ended).await; // What is left is aborted with the set.
     }
 }
 
@@ -268,13 +258,32 @@ impl Drop for Transport {
 }
 
 impl Shared {
-    fn spawn(&self, handle: &Handle, task: impl Future<Output = ()> + Send + 'static) {
+    /// Starts a task, unless the transport is closed.
+    fn spawn(&self, handle: &Handle, task: impl Future<Output = ()> + Send + 'static) -> bool {
         let mut tasks = lock(&self.tasks);
-        while tasks.try_join_next().is_some() {} // So that ended ones do not pile up.
+        while let Some(ended) = tasks.try_join_next() {
+            // A defect; the link's state may be lost, but others go on.
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                tracing::error!("a task of the transport panicked: {error}");
+            }
+        }
         // Checked under the lock: nothing starts after everything was aborted.
-        if !self.closed.is_raised() {
+        let open = !self.closed.is_raised();
+        if open {
             tasks.spawn_on(task, handle);
         }
+        open
+    }
+
+    async fn at_most(&self, within: Duration, future: impl Future) {
+        let limited = {
+            // The caller's own runtime may have no timer.
+            let _context = self.handles.data.enter();
+            timeout(within, future)
+        };
+        let _ = limited.await;
     }
 
     async fn tell(&self, event: Event) {
@@ -292,109 +301,14 @@ impl Shared {
     fn refuse(&self, from: IpAddr, refusal: Refusal) {
         telemetry::refused(&refusal);
         if let Some(silent) = lock(&self.log).admit(Moment::now(), &refusal) {
-            tracing::warn!(%from, silent, "refused a connection: {refusal}");
-        }
-        // Strangers must not be able to make this node wait.
-        let _ = self.events.try_send(Event::Refused { from, refusal });
-    }
-}
-
-/// A link that is up, for as long as it lives.
-struct Established<'a> {
-    shared: &'a Shared,
-    link: Link,
-    bytes: metrics::Counter,
-}
-
-impl<'a> Established<'a> {
-    async fn new(shared: &'a Shared, peer: Arc<Peer>, lane: Lane, direction: Direction) -> Self {
-        telemetry::up(lane, direction, 1.0);
-        let bytes = telemetry::bytes(lane, direction);
-        let link = Link { peer, lane, direction };
-        let established = Self { shared, link, bytes };
-        tracing::debug!(link = ?established.link, "link up");
-        shared.tell(Event::Up(established.link.clone())).await;
-        established
-    }
-
-    async fn end(self, mut stream: Stream, why: Down, unknown: u64) {
-        let link = self.link.clone();
-        if matches!(why, Down::Idle | Down::Replaced | Down::Closed) {
-            let _ = timeout(GOODBYE, stream.shutdown()).await;
-        }
-        match &why {
-            Down::Idle | Down::ByPeer | Down::Replaced | Down::Closed if unknown == 0 => {
-                tracing::debug!(?link, "link down: {why}");
+            match refusal {
+                // Somebody who only looked whether the port is open, most often.
+                Refusal::Cut(_) => tracing::debug!(%from, silent, "not a connection: {refusal}"),
+                _ => tracing::warn!(%from, silent, "refused a connection: {refusal}"),
             }
-            _ => tracing::warn!(
-                peer = %link.peer.node, name = link.peer.name, lane = link.lane.word(),
-                direction = link.direction.word(), unknown, "link down: {why}"
-            ),
-        }
-        self.shared.tell(Event::Down { link, why, unknown }).await;
-    }
-}
-
-impl Drop for Established<'_> {
-    fn drop(&mut self) {
-        telemetry::up(self.link.lane, self.link.direction, -1.0);
-    }
-}
-
-/// Tells of failed attempts to open a link: when they begin and when the reason changes.
-struct Failures {
-    lane: Lane,
-    last: Option<Refusal>,
-}
-
-impl Failures {
-    fn new(lane: Lane) -> Self {
-        Self { lane, last: None }
-    }
-
-    async fn add(&mut self, shared: &Shared, address: &Address, refusal: Refusal) {
-        telemetry::failed(&refusal);
-        if self.last.as_ref() == Some(&refusal) {
-            return;
-        }
-        self.last = Some(refusal.clone());
-        tracing::warn!(%address, lane = self.lane.word(), "cannot open a link: {refusal}");
-        let address = address.clone();
-        shared.tell(Event::Failed { address, lane: self.lane, refusal }).await;
-    }
-
-    fn clear(&mut self) {
-        self.last = None;
-    }
-}
-
-/// Something that is asked to stop once, and waited for.
-#[derive(Debug)]
-struct Flag(watch::Sender<bool>);
-
-impl Flag {
-    fn new() -> Self {
-        Self(watch::Sender::new(false))
-    }
-
-    fn is_raised(&self) -> bool {
-        *self.0.borrow()
-    }
-
-    fn raise(&self) {
-        self.0.send_replace(true);
-    }
-
-    async fn raised(&self) {
-        // The sender is in `self`, so it cannot be gone.
-        let _ = self.0.subscribe().wait_for(|raised| *raised).await;
-    }
-
-    /// What comes of `future`, unless the flag is raised first.
-    async fn unless<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        tokio::select! {
-            output = future => Some(output),
-            () = self.raised() => None,
+            // As few as are logged, and without waiting: strangers must not fill the channel that
+            // heartbeats come through.
+            let _ = self.events.try_send(Event::Refused { from, refusal });
         }
     }
 }
@@ -434,5 +348,5 @@ fn random() -> u64 {
     getrandom::u64().unwrap_or(u64::MAX / 2)
 }
 
-/// A peer that does not take a goodbye is not waited for.
-const GOODBYE: Duration = Duration::from_millis(500);
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;

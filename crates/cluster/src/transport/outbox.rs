@@ -139,16 +139,28 @@ impl Outbox {
         encode: impl FnOnce(&mut Vec<u8>),
         then: impl FnOnce(&[u8]) -> Result<T, SendError>,
     ) -> Result<T, SendError> {
-        // Taken out while it is used, so that a message may be sent while another one is encoded.
-        let mut scratch = SCRATCH.take();
+        SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
+            Ok(mut scratch) => self.encode_in(&mut scratch, encode, then),
+            // A message is sent while another one is encoded.
+            Err(_) => self.encode_in(&mut Vec::new(), encode, then),
+        })
+    }
+
+    #[inline]
+    fn encode_in<T>(
+        &self,
+        scratch: &mut Vec<u8>,
+        encode: impl FnOnce(&mut Vec<u8>),
+        then: impl FnOnce(&[u8]) -> Result<T, SendError>,
+    ) -> Result<T, SendError> {
         scratch.clear();
-        let result = match frame::append(&mut scratch, self.frame_max, encode) {
-            Ok(_) => then(&scratch),
+        let result = match frame::append(scratch, self.frame_max, encode) {
+            Ok(_) => then(scratch),
             Err(FrameError::TooLong { len, max }) => Err(SendError::TooLong { len, max }),
             Err(_) => Err(SendError::Empty),
         };
-        if scratch.capacity() <= SCRATCH_MAX {
-            SCRATCH.set(scratch);
+        if scratch.capacity() > SCRATCH_MAX {
+            *scratch = Vec::new();
         }
         result
     }

@@ -46,7 +46,7 @@ pub struct TransportSettings {
     /// smooths bursts, and is memory for each peer that does not keep up. Must hold at least one
     /// frame of `data_frame_max`. Default: 4 MiB.
     pub data_buffer: usize,
-    /// How many reads' worth of messages (each up to 64 KiB and one frame) from one peer wait for
+    /// How many reads' worth of messages (each up to 128 KiB and one frame) from one peer wait for
     /// this node to handle them, before we stop reading from it. Default: 16.
     pub incoming_batches: usize,
 

@@ -154,7 +154,6 @@ pub(crate) fn names(leaf: &CertificateDer<'_>, cluster: &str) -> Result<Names, R
     Ok(Names::Only(names))
 }
 
-/// In words that say what to do; rustls's own are for programs.
 fn invalid(error: webpki::Error) -> Error {
     let certificate = match error {
         webpki::Error::CertExpired { time, not_after } => {
@@ -163,7 +162,10 @@ fn invalid(error: webpki::Error) -> Error {
         webpki::Error::CertNotValidYet { time, not_before } => {
             CertificateError::NotValidYetContext { time, not_before }
         }
-        webpki::Error::UnknownIssuer => CertificateError::UnknownIssuer,
+        // Another authority of the same name is another authority.
+        webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => {
+            CertificateError::UnknownIssuer
+        }
         webpki::Error::BadDer | webpki::Error::BadDerTime => CertificateError::BadEncoding,
         other => CertificateError::Other(OtherError(Arc::new(other))),
     };

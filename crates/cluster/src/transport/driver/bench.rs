@@ -46,26 +46,25 @@ pub fn run(command: Command, how_long: Duration) -> Result<Figures, BenchError> 
     }
     let mut peer = Peer::start(command, &dir.0)?;
     let node = peer.node()?;
-    let side = Side::new(&dir.0, SENDER)?;
+    let mut side = Side::new(&dir.0, SENDER)?;
     let data = side.data.handle().clone();
-    data.block_on(measure(side, node, how_long))
+    data.block_on(measure(&mut side, &node, how_long))
 }
 
 /// The other side: receives, answers, and ends when its standard input does.
 pub fn peer() -> Result<(), BenchError> {
     let mut dir = String::new();
     io::stdin().read_line(&mut dir)?;
-    let mut side = Side::new(Path::new(dir.trim()), RECEIVER)?;
-    let node = &side.transport.local().node;
-    println!("{}", node.address);
+    let Side { transport, mut events, control, data } = Side::new(Path::new(dir.trim()), RECEIVER)?;
+    println!("{}", transport.local().node.address);
     io::stdout().flush()?;
-    let data = side.data.handle().clone();
-    side.control.spawn(async move {
+    let take_on = data.handle().clone();
+    control.spawn(async move {
         let count = Arc::new(AtomicU64::new(0));
-        while let Some(event) = side.events.recv().await {
+        while let Some(event) = events.recv().await {
             match event {
                 Event::Data { frames, .. } => {
-                    data.spawn(take(frames, count.clone()));
+                    take_on.spawn(take(frames, count.clone()));
                 }
                 Event::Control { from, frames } => {
                     for frame in frames {
@@ -75,7 +74,7 @@ pub fn peer() -> Result<(), BenchError> {
                             }
                             _ => frame,
                         };
-                        side.transport.control(&from.node.address, None, answer);
+                        transport.control(&from.node.address, None, answer);
                     }
                 }
                 _ => {}
@@ -98,20 +97,19 @@ async fn take(mut frames: mpsc::Receiver<crate::transport::Frames>, count: Arc<A
     }
 }
 
-async fn measure(mut side: Side, node: Node, how_long: Duration) -> Result<Figures, BenchError> {
+async fn measure(side: &mut Side, node: &Node, how_long: Duration) -> Result<Figures, BenchError> {
     // Opens both control links.
-    ask(&mut side, &node, &[PING]).await?;
-    // The peer's incarnation is what it always is here.
-    let (idle, _) = ping(&mut side, &node, how_long / 4).await?;
+    ask(side, node, &[PING]).await?;
+    let (idle, _) = ping(side, node, how_long / 4).await?;
 
-    let lane = side.transport.data(&node);
+    let lane = side.transport.data(node);
     let sending = side.data.spawn(async move {
         while lane.send_with(|out| out.extend_from_slice(&[BYTE; MESSAGE])).await.is_ok() {}
     });
     sleep(how_long / 4).await;
-    let (before, since) = (count(&mut side, &node).await?, Instant::now());
-    let (busy, failed) = ping(&mut side, &node, how_long).await?;
-    let arrived = count(&mut side, &node).await? - before;
+    let (before, since) = (count(side, node).await?, Instant::now());
+    let (busy, failed) = ping(side, node, how_long).await?;
+    let arrived = count(side, node).await? - before;
     let took = since.elapsed();
     sending.abort();
     if failed > 0 || sending.await.is_ok() {

@@ -72,9 +72,10 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<ControlLink>) {
         match dialed {
             Err(refusal) => failures.add(shared, &link.address, refusal).await,
             Ok((_, peer)) if peer.node.address != link.address => {
-                let taken = lock(&link.queue).take(Moment::now(), peer.node.incarnation);
+                let (dropped, expected) = lock(&link.queue).discard();
+                telemetry::control_dropped("other_node", dropped);
                 let (dialed, actual) = (link.address.clone(), peer.node.clone());
-                shared.tell(Event::OtherNode { dialed, expected: taken.expected, actual }).await;
+                shared.tell(Event::OtherNode { dialed, expected, actual }).await;
             }
             Ok((mut stream, peer)) => {
                 failures.clear();
@@ -101,7 +102,7 @@ async fn serve(established: &Established<'_>, link: &ControlLink, stream: &mut S
     loop {
         let taken = lock(&link.queue).take(Moment::now(), peer.node.incarnation);
         telemetry::control_dropped("stale", taken.stale);
-        telemetry::control_dropped("other_incarnation", taken.misdirected);
+        telemetry::control_dropped("other_node", taken.misdirected);
         if taken.misdirected > 0 {
             let (dialed, actual) = (link.address.clone(), peer.node.clone());
             shared.tell(Event::OtherNode { dialed, expected: taken.expected, actual }).await;

@@ -74,6 +74,12 @@ impl DataLink {
         self.stop.raise();
     }
 
+    /// The transport was closed before the link's task could start.
+    pub(super) fn never_ran(&self) {
+        self.close(Closed::Transport);
+        self.ended.raise();
+    }
+
     /// Waits until the link's task has ended.
     pub(super) async fn ended(&self) {
         self.ended.raised().await;

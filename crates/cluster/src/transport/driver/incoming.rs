@@ -19,11 +19,14 @@ use crate::{Address, Node};
 /// the first up.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
-    links: HashMap<(Node, Lane), Arc<Running>>,
+    links: HashMap<(Sender, Lane), Arc<Running>>,
     /// Where each node's messages go. Kept for a while after its link has ended, so that what it
     /// sends on its next one comes after what is still waiting.
-    queues: HashMap<Node, Queue>,
+    queues: HashMap<Sender, Queue>,
 }
+
+/// A node together with its certified name, so that nobody can replace another one's links.
+type Sender = (Node, String);
 
 #[derive(Debug)]
 struct Running {
@@ -44,12 +47,12 @@ impl Incoming {
 
     /// Ends all links from an address.
     pub(super) fn stop(&mut self, address: &Address) {
-        for ((node, _), running) in &self.links {
+        for (((node, _), _), running) in &self.links {
             if node.address == *address {
                 running.stop.raise();
             }
         }
-        self.queues.retain(|node, _| node.address != *address);
+        self.queues.retain(|(node, _), _| node.address != *address);
     }
 
     /// Ends all links.
@@ -61,39 +64,40 @@ impl Incoming {
     /// Lets go of the queues of nodes that have been away for long.
     pub(super) fn sweep(&mut self, now: Moment, idle: Duration) {
         let links = &self.links;
-        self.queues.retain(|node, queue| {
-            links.contains_key(&(node.clone(), Lane::Data)) || now.since(queue.used) < idle
+        self.queues.retain(|sender, queue| {
+            links.contains_key(&(sender.clone(), Lane::Data)) || now.since(queue.used) < idle
         });
     }
 
     /// The queue for a node's messages, and its other end if it is new.
     fn queue(
         &mut self,
-        node: &Node,
+        sender: &Sender,
         room: usize,
     ) -> (mpsc::Sender<Frames>, Option<mpsc::Receiver<Frames>>) {
-        if let Some(queue) = self.queues.get(node)
+        if let Some(queue) = self.queues.get(sender)
             && !queue.frames.is_closed()
         {
             return (queue.frames.clone(), None);
         }
         let (frames, receiver) = mpsc::channel(room);
         let queue = Queue { frames: frames.clone(), used: Moment::now() };
-        self.queues.insert(node.clone(), queue);
+        self.queues.insert(sender.clone(), queue);
         (frames, Some(receiver))
     }
 }
 
 /// Reads from a peer until its link ends.
 pub(super) async fn run(shared: Arc<Shared>, mut stream: Stream, peer: Arc<Peer>, lane: Lane) {
-    let registered = Registered::new(&shared, (peer.node.clone(), lane)).await;
+    let sender = (peer.node.clone(), peer.name.clone());
+    let registered = Registered::new(&shared, (sender.clone(), lane)).await;
     let established = Established::new(&shared, peer.clone(), lane, Direction::Incoming).await;
     let reading = async {
         match lane {
             Lane::Control => control(&established, &mut stream).await,
             Lane::Data => {
                 let room = shared.settings.incoming_batches;
-                let (queue, new) = lock(&shared.incoming).queue(&peer.node, room);
+                let (queue, new) = lock(&shared.incoming).queue(&sender, room);
                 if let Some(frames) = new {
                     shared.tell(Event::Data { from: peer.clone(), frames }).await;
                 }
@@ -112,13 +116,13 @@ pub(super) async fn run(shared: Arc<Shared>, mut stream: Stream, peer: Arc<Peer>
 /// A link in the table, for as long as it lives.
 struct Registered<'a> {
     shared: &'a Shared,
-    key: (Node, Lane),
+    key: (Sender, Lane),
     running: Arc<Running>,
 }
 
 impl<'a> Registered<'a> {
     /// Enters the link in place of a former one, whose end it waits for: frames must not overtake.
-    async fn new(shared: &'a Shared, key: (Node, Lane)) -> Self {
+    async fn new(shared: &'a Shared, key: (Sender, Lane)) -> Self {
         let running = Arc::new(Running { stop: Flag::new(), ended: Flag::new() });
         let former = lock(&shared.incoming).links.insert(key.clone(), running.clone());
         let registered = Self { shared, key, running };
@@ -157,13 +161,15 @@ async fn control(established: &Established<'_>, stream: &mut Stream) -> Down {
             Ok(count) => established.bytes.increment(count as u64),
             Err(error) => return socket::cut(&error),
         }
-        match frame::take(&mut read, shared.settings.control_frame_max) {
-            Ok(frames) if frames.is_empty() => {}
-            Ok(frames) => {
-                let from = established.link.peer.clone();
-                shared.tell(Event::Control { from, frames }).await;
+        loop {
+            match frame::take(&mut read, shared.settings.control_frame_max) {
+                Ok(frames) if frames.is_empty() => break,
+                Ok(frames) => {
+                    let from = established.link.peer.clone();
+                    shared.tell(Event::Control { from, frames }).await;
+                }
+                Err(error) => return Down::Frame(error),
             }
-            Err(error) => return Down::Frame(error),
         }
     }
 }
@@ -176,6 +182,7 @@ async fn data(
     let max = established.shared.settings.data_frame_max;
     let (mut stream, mut back) = tokio::io::split(stream);
     let mut read = BytesMut::new();
+    let mut room = DATA_READ_MIN;
     let mut batch = Frames::default();
     // How many were handed over; the peer is told in a while, once for many.
     let mut arrived = 0u64;
@@ -189,9 +196,10 @@ async fn data(
             };
         }
         let full = !batch.is_empty();
-        if !full && read.capacity() - read.len() < DATA_READ_MIN {
-            read.reserve(DATA_READ);
+        if !full && read.capacity() - read.len() < room.min(RECORD) {
+            read.reserve(room);
         }
+        let spare = read.capacity() - read.len();
         tokio::select! {
             biased;
             () = &mut report, if unreported => {
@@ -220,7 +228,13 @@ async fn data(
             }
             count = stream.read_buf(&mut read), if !full => match count {
                 Ok(0) => return ended(&read),
-                Ok(count) => established.bytes.increment(count as u64),
+                Ok(count) => {
+                    established.bytes.increment(count as u64);
+                    // Who has much to say gets more room; most links are quiet.
+                    if count == spare {
+                        room = (room * 4).min(DATA_READ_MAX);
+                    }
+                }
                 Err(error) => return socket::cut(&error),
             },
         }
@@ -237,6 +251,8 @@ fn ended(rest: &[u8]) -> Down {
 /// Reports are for the case of a cut; until then they only cost.
 const REPORT_DELAY: Duration = Duration::from_millis(20);
 const CONTROL_READ: usize = 4 << 10;
-/// Messages share a buffer of this size; below the least, the rest of it is left unused.
-const DATA_READ: usize = 128 << 10;
-const DATA_READ_MIN: usize = 16 << 10;
+/// Messages share a buffer of at least and at most so many bytes, unless one is longer.
+const DATA_READ_MIN: usize = 4 << 10;
+const DATA_READ_MAX: usize = 128 << 10;
+/// What TLS gives at a time. If less than that is left of a buffer, a new one is begun.
+const RECORD: usize = 16 << 10;

@@ -27,7 +27,9 @@ pub(super) struct Socket {
     tcp: Option<TcpStream>,
     /// What was read and is not yet asked for lies at `start..end`.
     ahead: Box<[u8]>,
+    /// How long it is to be, now and at most.
     ahead_len: usize,
+    ahead_max: usize,
     start: usize,
     end: usize,
 }
@@ -45,7 +47,14 @@ impl Socket {
         socket.set_tcp_keepalive(&keepalive)?;
         #[cfg(target_os = "linux")]
         socket.set_tcp_user_timeout(Some(silence_max))?;
-        Ok(Self { tcp: Some(tcp), ahead: Box::default(), ahead_len: AHEAD_SMALL, start: 0, end: 0 })
+        Ok(Self {
+            tcp: Some(tcp),
+            ahead: Box::default(),
+            ahead_len: AHEAD_SMALL,
+            ahead_max: AHEAD_SMALL,
+            start: 0,
+            end: 0,
+        })
     }
 
     /// From now on a peer that takes no data is waited for; see `silence`.
@@ -59,7 +68,7 @@ impl Socket {
     }
 
     fn carry_data_on(&mut self, handle: &Handle) -> io::Result<()> {
-        self.ahead_len = AHEAD_LARGE;
+        self.ahead_max = AHEAD_LARGE;
         let Some(tcp) = self.tcp.take() else {
             return Err(io::ErrorKind::NotConnected.into());
         };
@@ -96,6 +105,10 @@ impl AsyncRead for Socket {
             this.ahead = ahead;
             ready!(polled)?;
             (this.start, this.end) = (0, filled);
+            // Who has much to say gets more room; most links are quiet.
+            if filled == this.ahead_len {
+                this.ahead_len = (filled * 4).min(this.ahead_max);
+            }
         }
         let take = into.remaining().min(this.end - this.start);
         into.put_slice(&this.ahead[this.start..this.start + take]);
@@ -218,6 +231,9 @@ pub(super) fn refusal(error: &io::Error) -> Refusal {
                 Some(refusal) => refusal.clone(),
                 None => Refusal::Tls(inner.to_string()),
             }
+        }
+        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            Refusal::Tls("its certificate is not signed by an authority of our ca.pem".into())
         }
         Some(other) => Refusal::Tls(other.to_string()),
         None => Refusal::Cut(error.to_string()),
