@@ -231,7 +231,7 @@ mod tests {
             ("roles", "rolls", "`formation_ttl`, `admin`"),
             ("silence_max", "silence", "line 14: unknown field `silence`"),
             ("'worker'", "7", "line 6: roles: invalid type"),
-            ("['worker']", "['worker'", "line 6: "),
+            ("['worker']", "", "line 6: "),
             ("cluster = 'shop'", "", "missing field `cluster`"),
             ("'5s'", "'5'", "line 9: formation_ttl: \\\"5\\\" is no duration"),
             ("formation = 'shop.formation'", "", "line 7: store: set formation"),
