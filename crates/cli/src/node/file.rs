@@ -216,6 +216,24 @@ mod tests {
         assert_eq!(settings.membership.heartbeat_interval.as_millis(), 500);
     }
 
+    #[test]
+    fn the_documentation_has_every_setting() {
+        let documentation = include_str!("../../../../docs/cluster.md");
+        let example = documentation.split("```").find_map(|block| block.strip_prefix("toml\n"));
+        let file = parse(example.expect("an example")).unwrap();
+        let all = serde_json::to_value(&file.settings).unwrap();
+        let mut settings: Vec<&str> = OWN.to_vec();
+        for part in [&all, &all["membership"], &all["transport"]] {
+            settings.extend(part.as_object().unwrap().keys().map(String::as_str));
+        }
+        for setting in settings {
+            assert!(documentation.contains(&format!("`{setting}`")) || TABLES.contains(&setting));
+        }
+    }
+
+    /// Described as tables.
+    const TABLES: [&str; 2] = ["membership", "transport"];
+
     #[tokio::test]
     async fn what_is_wrong_is_said_with_line_and_setting() {
         for (from, to, expected) in [
