@@ -127,3 +127,35 @@ fn a_node_that_was_killed_is_in_again_at_its_address() {
     let now = nodes.status(1).unwrap().names();
     assert_eq!(now.intersection(&names).count(), 3, "two have a new incarnation: {now:?}");
 }
+
+#[test]
+fn a_node_whose_others_are_dead_leaves_too() {
+    let _turn = alone();
+    let mut nodes =
+        Nodes::with_lease("last", loopback(80, 2), "[membership]\nleave_timeout = \"2s\"");
+    nodes.start_all();
+    nodes.formed(2, SOON);
+    nodes.kill(0);
+    let start = Instant::now();
+    nodes.process(1).signal(libc::SIGTERM);
+    assert_eq!(nodes.end(1, SOON), 0);
+    println!("left the dead in {:?}, with a leave_timeout of 2s", start.elapsed());
+}
+
+#[test]
+fn a_second_signal_ends_a_node_at_once() {
+    let _turn = alone();
+    let mut nodes = Nodes::with_lease("twice", loopback(85, 2), "");
+    nodes.start_all();
+    nodes.formed(2, SOON);
+    nodes.kill(0);
+    nodes.process(1).signal(libc::SIGTERM);
+    until("it to leave", SOON, || {
+        (nodes.logged(1, "leaving; again to end at once") > 0).then_some(())
+    });
+    nodes.process(1).signal(libc::SIGTERM);
+    assert_eq!(nodes.end(1, Duration::from_secs(5)), 143);
+    // And the next one is not kept out by what it left behind.
+    nodes.start_all();
+    nodes.formed(2, Duration::from_secs(30));
+}
