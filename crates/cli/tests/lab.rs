@@ -31,20 +31,20 @@ impl Net {
             std::env::var("TENURE_LAB").unwrap_or_else(|_| format!("lab{}", std::process::id()));
         script(&["can"]);
         let net = Self(format!("{prefix}{name}"));
-        net.tell(&["up"], &["5"]);
+        net.tell("up", &["5"]);
         net
     }
 
-    fn tell(&self, command: &[&str], arguments: &[&str]) {
-        script(&[command, &[&self.0], arguments].concat());
+    fn tell(&self, command: &str, arguments: &[&str]) -> String {
+        script(&[&[command, &self.0], arguments].concat())
     }
 
     fn cut(&self, one: &str, other: &str) {
-        self.tell(&["cut"], &[one, other]);
+        self.tell("cut", &[one, other]);
     }
 
     fn heal(&self) {
-        self.tell(&["heal"], &[]);
+        self.tell("heal", &[]);
     }
 }
 
@@ -61,9 +61,10 @@ fn lab(arguments: &[&str]) -> Command {
     command
 }
 
-fn script(arguments: &[&str]) {
+fn script(arguments: &[&str]) -> String {
     let done = lab(arguments).output().unwrap();
     assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
 }
 
 impl Lab {
@@ -164,7 +165,7 @@ fn a_cut_heals_without_a_store() {
 fn a_node_that_nobody_hears_is_missed_and_comes_back() {
     let lab = Lab::with_lease("mute");
     let before = lab.identity();
-    lab.net.tell(&["mute"], &["1", "2,3,4,5"]);
+    lab.net.tell("mute", &["1", "2,3,4,5"]);
     let took = lab.nodes.these(&[1, 2, 3, 4], "the muted one to be missed", DETECTED, |status| {
         status.lost() == places(&[1])
     });
@@ -196,12 +197,14 @@ fn one_cut_link_is_seen_as_what_it_is() {
 fn a_network_that_loses_a_third_puts_nobody_out() {
     let lab = Lab::with_lease("loss");
     let before = lab.identity();
-    lab.net.tell(&["loss"], &["30"]);
+    lab.net.tell("loss", &["30"]);
     lab.nobody_changes_for(&[0, 1, 2, 3, 4], Duration::from_secs(15));
+    let lost: usize = lab.net.tell("lost", &[]).trim().parse().unwrap();
+    assert!(lost > 50, "only {lost} packets were lost");
     let missed: usize = (0..5).map(|node| lab.nodes.logged(node, "is unreachable")).sum();
     lab.net.heal();
     let took = lab.together_again(&before);
-    println!("30 % loss for 15 s: missed {missed} times; together again after {took:?}");
+    println!("30 % loss for 15 s: {lost} packets, missed {missed} times, whole after {took:?}");
 }
 
 #[test]
