@@ -1,10 +1,16 @@
 //! The `tenure` program: runs a command under a lease, looks after leases, does the arithmetic of
-//! their timing, and measures stores.
+//! their timing, measures stores, and runs and looks after the nodes of a cluster.
 
 mod bench;
+#[cfg(feature = "cluster")]
+mod certs;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod duration;
 mod exit;
 mod lease;
+#[cfg(feature = "cluster")]
+mod node;
 mod output;
 mod run;
 mod store;
@@ -18,12 +24,12 @@ use tracing_subscriber::EnvFilter;
 
 use exit::Failure;
 
-/// Exactly one of something across many processes: leases with fencing tokens.
+/// Exactly one of something across many processes: leases with fencing tokens, and clusters.
 #[derive(Parser)]
 #[command(name = "tenure", version, after_help = exit::HELP)]
 struct Cli {
     /// What to log to stderr: error, warn, info, debug or trace, or directives as in RUST_LOG
-    /// [default: info for `run`: one line when the lease is won, lost or given back; else warn]
+    /// [default: info for `run` and `node`: one line when something changes; else warn]
     #[arg(long, global = true, value_name = "LEVEL", env = "RUST_LOG")]
     log_level: Option<String>,
     #[command(subcommand)]
@@ -39,6 +45,12 @@ enum Command {
     Lease(lease::Args),
     Timings(timings::Args),
     Bench(bench::Args),
+    #[cfg(feature = "cluster")]
+    Node(node::Args),
+    #[cfg(feature = "cluster")]
+    Cluster(cluster::Args),
+    #[cfg(feature = "cluster")]
+    Certs(certs::Args),
 }
 
 fn main() -> ExitCode {
@@ -50,7 +62,12 @@ fn main() -> ExitCode {
     if let Command::Guardian(args) = cli.command {
         return run::guard(&args);
     }
-    let usual = if matches!(cli.command, Command::Run(_)) { "info" } else { "warn" };
+    let usual = match cli.command {
+        Command::Run(_) => "info",
+        #[cfg(feature = "cluster")]
+        Command::Node(_) => "info",
+        _ => "warn",
+    };
     let level = cli.log_level.as_deref().filter(|level| !level.is_empty()).unwrap_or(usual);
     let outcome = log_to_stderr(level).and_then(|()| match cli.command {
         Command::Run(args) => run::main(args),
@@ -59,6 +76,12 @@ fn main() -> ExitCode {
         Command::Lease(args) => lease::main(args),
         Command::Timings(args) => timings::main(&args),
         Command::Bench(args) => bench::main(args),
+        #[cfg(feature = "cluster")]
+        Command::Node(args) => node::main(&args),
+        #[cfg(feature = "cluster")]
+        Command::Cluster(args) => cluster::main(args),
+        #[cfg(feature = "cluster")]
+        Command::Certs(args) => certs::main(&args),
     });
     match outcome {
         Ok(code) => code,

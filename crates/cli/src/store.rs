@@ -23,6 +23,12 @@ impl StoreArgs {
     }
 }
 
+impl From<&str> for StoreArgs {
+    fn from(url: &str) -> Self {
+        Self { url: url.into() }
+    }
+}
+
 /// A lease in a store.
 #[derive(clap::Args)]
 pub(crate) struct LeaseArgs {

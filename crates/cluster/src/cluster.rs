@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,8 +32,17 @@ struct Shared {
 pub(crate) struct State {
     pub(crate) me: Node,
     pub(crate) view: Option<Arc<View>>,
+    /// Who believes exactly this view.
+    pub(crate) seen: Arc<BTreeSet<Node>>,
     pub(crate) up: bool,
     pub(crate) ended: Option<End>,
+}
+
+impl State {
+    /// Of a node that is in no cluster yet.
+    pub(crate) fn outside(me: Node) -> Self {
+        Self { me, view: None, seen: Arc::default(), up: false, ended: None }
+    }
 }
 
 /// How it ended.
@@ -68,17 +78,29 @@ impl Cluster {
     /// # Ok(()) }
     /// ```
     pub async fn join(settings: Settings) -> Result<Self, JoinError> {
+        let cluster = Self::start(settings)?;
+        cluster.up().await?;
+        Ok(cluster)
+    }
+
+    /// Begins to join, and returns at once, to be asked meanwhile how far it has come: for a program
+    /// that shows it. See [`up`](Self::up).
+    pub fn start(settings: Settings) -> Result<Self, JoinError> {
         settings.check()?;
         let hooks = Hooks::default();
         let (commands, state, events) = driver::start(settings, hooks.clone())?;
         let shared = Shared { commands, state, events, hooks };
-        let cluster = Self { shared: Arc::new(shared) };
-        let mut state = cluster.shared.state.clone();
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Waits until this node is a full member.
+    pub async fn up(&self) -> Result<(), JoinError> {
+        let mut state = self.shared.state.clone();
         let settled = state.wait_for(|state| state.up || state.ended.is_some()).await;
         let ended =
             settled.map_or(Some(End::Failed("its thread ended".into())), |s| s.ended.clone());
         match ended {
-            None => Ok(cluster),
+            None => Ok(()),
             Some(End::Membership(ending)) => Err(JoinError::Ended(ending)),
             Some(End::Failed(why)) => Err(JoinError::Failed(why.to_string())),
         }
@@ -91,8 +113,15 @@ impl Cluster {
 
     /// What this node believes now. Once it is out of the cluster, what it believed last.
     pub fn view(&self) -> Arc<View> {
+        self.seen().0
+    }
+
+    /// What this node believes, as [`view`](Self::view), and who is known to believe exactly the
+    /// same: itself at least. When these are all members that are not down, the view is converged.
+    pub fn seen(&self) -> (Arc<View>, Arc<BTreeSet<Node>>) {
         let state = self.shared.state.borrow();
-        state.view.clone().unwrap_or_else(|| Arc::new(View::new(0)))
+        let view = state.view.clone().unwrap_or_else(|| Arc::new(View::new(0)));
+        (view, state.seen.clone())
     }
 
     /// What happens from now on, as this node sees it.
@@ -124,6 +153,14 @@ impl Cluster {
         match ended.map(|state| state.ended.clone()) {
             Ok(Some(End::Membership(ending))) => ending,
             _ => Ending::Left,
+        }
+    }
+
+    /// What this machine could not do, if that is why this node is out of the cluster.
+    pub fn failure(&self) -> Option<String> {
+        match &self.shared.state.borrow().ended {
+            Some(End::Failed(why)) => Some(why.to_string()),
+            _ => None,
         }
     }
 

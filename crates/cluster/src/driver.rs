@@ -62,7 +62,7 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
     let (commands, commands_out) = mpsc::channel(COMMANDS);
     let (events, _) = broadcast::channel(EVENTS);
     let me = new_node(&settings);
-    let state = watch::Sender::new(State { me: me.clone(), view: None, up: false, ended: None });
+    let state = watch::Sender::new(State::outside(me.clone()));
     let driver = Driver {
         hooks,
         data,
@@ -102,9 +102,7 @@ impl Driver {
                 Ok(bound) => bound,
                 Err(error) => return self.end(End::Failed(error.to_string().into())),
             };
-            self.state.send_modify(|state| {
-                *state = State { me: me.clone(), view: None, up: false, ended: None };
-            });
+            self.state.send_modify(|state| *state = State::outside(me.clone()));
         }
     }
 

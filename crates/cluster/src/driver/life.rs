@@ -35,7 +35,7 @@ struct Life<'a> {
     resolver: Option<Resolver>,
     arbiter: mpsc::Sender<ArbiterOrder>,
     discoverer: Discoverer,
-    published: Option<(Digest, bool)>,
+    published: Option<(Digest, bool, usize)>,
     ended: Option<Ending>,
 }
 
@@ -312,12 +312,17 @@ impl Life<'_> {
         let me = self.membership.me();
         let own = view.member(me).map(|member| member.status);
         let up = own.is_some_and(|status| (Status::Up..Status::Down).contains(&status));
-        if self.published != Some((view.digest(), up)) {
-            self.published = Some((view.digest(), up));
+        // Those who have seen a view only become more while the view stays the same.
+        let seen = self.membership.seen();
+        let news = (view.digest(), up, seen.len());
+        if self.published != Some(news) {
+            let same = self.published.is_some_and(|(digest, ..)| digest == view.digest());
+            self.published = Some(news);
             metrics::gauge!("tenure_cluster_members").set(view.members().len() as f64);
-            let view = Arc::new(view.clone());
+            let (view, seen) = ((!same).then(|| Arc::new(view.clone())), Arc::new(seen.clone()));
             self.driver.state.send_modify(|state| {
-                state.view = Some(view);
+                state.view = view.or(state.view.take());
+                state.seen = seen;
                 state.up = up;
             });
         }
