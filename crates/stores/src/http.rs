@@ -194,4 +194,5 @@ const BODY_MAX: usize = 512 * 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-const IDLE_MAX: usize = 16;
+/// As many as stores ask at once: a burst would else open and close connections all the time.
+const IDLE_MAX: usize = 32;

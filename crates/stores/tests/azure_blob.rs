@@ -39,10 +39,7 @@ struct Azure(Server);
 impl Azure {
     /// The server with our container in it, and the right to disturb it.
     fn find() -> Option<(Self, MutexGuard<'static, ()>)> {
-        let Some((server, turn)) = Server::find("azure") else {
-            eprintln!("(the feature is named azure_blob)");
-            return None;
-        };
+        let (server, turn) = Server::find_for("azure", "azure_blob")?;
         let azure = Self(server);
         let store = AzureBlobStore::new(&azure.url(&format!("key={KEY}"))).expect("a URL");
         conformance::block_on(async {

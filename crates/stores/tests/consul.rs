@@ -22,7 +22,11 @@ struct Consul(Server);
 
 impl Consul {
     fn store(&self) -> Store {
-        let url = format!("consul://{}/{PREFIX}", self.0.address);
+        Self::at(&self.0.address)
+    }
+
+    fn at(address: &str) -> Store {
+        let url = format!("consul://{address}/{PREFIX}");
         Store::new(ConsulStore::new(&url).expect("the URL is one"))
     }
 
@@ -109,6 +113,26 @@ fn outage() {
             let settings = Settings::new(TTL);
             server::survives_outage(&server, || consul.store(), settings, begin, end).await;
         }
+    });
+}
+
+#[test]
+fn lost_replies() {
+    let Some((server, _turn)) = Server::find("consul") else { return };
+    conformance::block_on(async {
+        let through = async |address: String| Consul::at(&address);
+        let (direct, settings) = (Consul::at(&server.address), Settings::new(TTL));
+        // Read, create a session, write; read, write and renew the session; read, write.
+        server::cut_replies(&server.address, &direct, &settings, [3, 3, 2], through).await;
+    });
+}
+
+#[test]
+fn cost_of_attached() {
+    let Some((server, _turn)) = Server::find("consul") else { return };
+    conformance::block_on(async {
+        let through = async |address: String| Consul::at(&address);
+        server::cost_of_attached(&server.address, &Settings::new(TTL), 3, through).await;
     });
 }
 

@@ -14,8 +14,8 @@ use tenure_lease::{LeaseName, Loss, Moment, Settings, Store, Token};
 use tenure_testkit::conformance::{self, Factory};
 use tokio::time::sleep;
 
-use etcd_support::{Proxy, ctl, program, run, store};
-use server::{Server, fresh, request, win};
+use etcd_support::{ctl, program, run, store};
+use server::{Cut, Proxy, Server, fresh, request, win};
 
 const TTL: Duration = Duration::from_secs(3);
 const PREFIX: &str = "/tests/leases";
@@ -345,27 +345,38 @@ fn lost_replies() {
     let etcd = Etcd(server);
     conformance::block_on(async {
         let member = etcd.0.address.split(',').next().expect("a member").to_owned();
-        let proxy = Proxy::new(member).await;
+        let proxy = Proxy::new(&member).await;
         let store = store(&format!("etcd://{}{PREFIX}", proxy.address));
         let (name, settings) = (fresh("cut"), Settings::new(Duration::from_secs(6)));
         let lease = store.lease(name.as_str()).settings(settings.clone());
-        proxy.cut("request_put");
+        proxy.cut(Cut::Text("request_put"));
         let begun = Moment::now();
         let tenure = lease.acquire().await.expect("acquired");
         assert!(proxy.is_done() && Moment::now().since(begun) < settings.ttl);
         for what in ["request_put", "keepalive", "request_put"] {
-            proxy.cut(what);
+            proxy.cut(Cut::Text(what));
             sleep(settings.renew_interval * 3 / 2).await;
             assert!(proxy.is_done(), "{what} was not cut");
             assert!(tenure.is_held(), "{what}: {:?}", tenure.loss());
         }
         let record = etcd.store().inspect(name.as_str()).await.expect("read").expect("there");
         assert!(record.is_of(tenure.claim()) && record.token == tenure.token());
-        proxy.cut("request_delete_range");
+        proxy.cut(Cut::Text("request_delete_range"));
         tenure.release().await;
         assert!(proxy.is_done());
         let record = etcd.store().inspect(name.as_str()).await.expect("read").expect("there");
         assert!(record.holder.is_none(), "{record:?}");
+    });
+}
+
+#[test]
+fn cost_of_attached() {
+    let Some((server, _turn)) = Server::find("etcd") else { return };
+    conformance::block_on(async {
+        let member = server.address.split(',').next().expect("a member").to_owned();
+        let through = async |address: String| store(&format!("etcd://{address}{PREFIX}"));
+        let settings = Settings::new(Duration::from_secs(8));
+        server::cost_of_attached(&member, &settings, 2, through).await;
     });
 }
 

@@ -277,5 +277,5 @@ const SESSION: &str = "tenure-bench-session";
 const IS_HELD_CALLS: u32 = 200_000;
 const SAMPLES_MAX: usize = 1_000;
 const ATTACHING_MAX: usize = 128;
-/// Longer than a store in reach takes to say no.
-const SETTLE: Duration = Duration::from_millis(20);
+/// Longer than a store in reach takes to say no and to begin a watch.
+const SETTLE: Duration = Duration::from_millis(100);

@@ -580,8 +580,11 @@ impl Session {
 
     /// The records whose change may free something that this session waits for.
     pub fn watched(&self) -> Vec<LeaseName> {
-        let contending = |attached: &&Attached| matches!(attached.phase, Phase::Contending);
-        let attached = self.attached.values().filter(contending);
+        // Most are free when they are asked for, and never waited for.
+        let waiting = |attached: &&Attached| {
+            matches!(attached.phase, Phase::Contending) && attached.contender.lost_once()
+        };
+        let attached = self.attached.values().filter(waiting);
         let mut names = self.keeper.watched();
         names.extend(attached.flat_map(|attached| attached.contender.watched()));
         names.sort();

@@ -35,12 +35,12 @@ mod api;
 mod content;
 mod driver;
 mod url;
+mod watch;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use tenure_lease::backend::{
@@ -52,14 +52,14 @@ use tenure_lease::{LeaseName, OpenError, check_note};
 
 use api::{Api, Op, Outcome};
 use content::{Body, Content, Seen};
-use driver::ConsulWatch;
 use url::Options;
+use watch::Watches;
 
 /// Leases in Consul. Clones share their connections.
 #[derive(Clone)]
 pub struct ConsulStore {
     api: Arc<Api>,
-    watches: Arc<Semaphore>,
+    watches: Arc<Watches>,
 }
 
 impl ConsulStore {
@@ -77,8 +77,8 @@ impl ConsulStore {
         if options.token.is_none() {
             options.token = std::env::var("CONSUL_HTTP_TOKEN").ok().filter(|t| !t.is_empty());
         }
-        let watches = Arc::new(Semaphore::new(driver::WATCHES_MAX));
-        Ok(Self { api: Arc::new(Api::new(options)?), watches })
+        let api = Arc::new(Api::new(options)?);
+        Ok(Self { watches: Watches::new(Arc::clone(&api)), api })
     }
 
     /// The key as it is, understood.
@@ -334,15 +334,7 @@ impl Backend for ConsulStore {
     }
 
     fn watch(&self, name: &LeaseName) -> Option<Box<dyn Watch>> {
-        Some(Box::new(ConsulWatch {
-            api: Arc::clone(&self.api),
-            name: name.clone(),
-            places: Arc::clone(&self.watches),
-            place: None,
-            index: 0,
-            seen: None,
-            failures: 0,
-        }))
+        Some(self.watches.watch(name))
     }
 }
 
