@@ -2,6 +2,8 @@
 
 #[cfg(feature = "azure_blob")]
 pub mod azure_blob;
+#[cfg(any(feature = "http", feature = "kubernetes-unversioned"))]
+mod connections;
 #[cfg(feature = "consul")]
 pub mod consul;
 #[cfg(feature = "dynamodb")]

@@ -157,7 +157,8 @@ fn cost_of_attached() {
     let Some((dynamo, _turn)) = Dynamo::find() else { return };
     conformance::block_on(async {
         let (scheme, address) = dynamo.0.address.split_once("://").expect("an endpoint");
-        let through = async |address: String| Dynamo::at(&format!("{scheme}://{address}"), TABLE, "");
+        let through =
+            async |address: String| Dynamo::at(&format!("{scheme}://{address}"), TABLE, "");
         let settings = Settings::new(Duration::from_secs(10));
         server::cost_of_attached(address, &settings, 1, through).await;
     });
