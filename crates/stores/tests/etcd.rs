@@ -15,7 +15,8 @@ use tenure_testkit::conformance::{self, Factory};
 use tokio::time::sleep;
 
 use etcd_support::{ctl, program, run, store};
-use server::{Cut, Proxy, Server, fresh, request, win};
+use server::proxy::{Cut, Proxy};
+use server::{Server, fresh, request, win};
 
 const TTL: Duration = Duration::from_secs(3);
 const PREFIX: &str = "/tests/leases";

@@ -38,7 +38,8 @@ fn lost_replies() {
         let (direct, settings) = (cluster.store().await, Settings::new(TTL));
         let through = |address| cluster.at(address);
         // Read and write; write; write.
-        server::cut_replies(&cluster.address(), &direct, &settings, [2, 1, 1], through).await;
+        server::proxy::cut_replies(&cluster.address(), &direct, &settings, [2, 1, 1], through)
+            .await;
     });
 }
 

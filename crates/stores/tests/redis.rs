@@ -89,7 +89,7 @@ fn lost_replies() {
     conformance::block_on(async {
         let through = async |address: String| Redis::at(&address);
         let (direct, settings) = (Redis::at(&server.address), Settings::new(TTL));
-        server::cut_replies(&server.address, &direct, &settings, [1; 3], through).await;
+        server::proxy::cut_replies(&server.address, &direct, &settings, [1; 3], through).await;
     });
 }
 

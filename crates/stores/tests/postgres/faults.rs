@@ -8,7 +8,8 @@ use tokio::task::JoinSet;
 
 use tenure_lease::{Loss, Moment, Token};
 
-use super::server::{cost_of_attached, cut_replies};
+use super::server::cost_of_attached;
+use super::server::proxy::cut_replies;
 use super::support::{Server, block_on, name, server, settings, within};
 
 #[test]

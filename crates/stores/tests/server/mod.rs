@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods)] // Real servers, real time.
 #![allow(dead_code)] // Not every store's test needs all of it.
 
-mod proxy;
+pub(crate) mod proxy;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +18,7 @@ use tenure_lease::record::Version;
 use tenure_lease::{LeaseName, Loss, Moment, Nonce, Owner, Settings, Store, Token};
 use tenure_testkit::cost::Cost;
 
-pub(crate) use proxy::{Cut, Proxy, cut_replies};
+use proxy::Proxy;
 
 /// A server that scripts/servers started.
 #[derive(Clone)]

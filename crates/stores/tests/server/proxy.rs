@@ -2,7 +2,6 @@
 //! server has done what it was asked and before its answer is back.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -24,6 +23,9 @@ struct State {
     cut: Option<Cut>,
     cuts: usize,
     requests: u64,
+    /// Connections that the server has not closed yet: now, and at most.
+    open: usize,
+    open_max: usize,
 }
 
 /// Which request is to go through without an answer.
@@ -45,7 +47,15 @@ impl Proxy {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(&server).await.expect("it listens");
                 let proxy = shared.clone();
-                tokio::spawn(async move { proxy.pass(client, server).await });
+                tokio::spawn(async move {
+                    proxy.opened();
+                    let mut server = proxy.pass(client, server).await;
+                    // A server may go on with what it was asked by one who has hung up.
+                    if server.shutdown().await.is_ok() {
+                        let _ = tokio::io::copy(&mut server, &mut tokio::io::sink()).await;
+                    }
+                    proxy.state().open -= 1;
+                });
             }
         });
         proxy
@@ -75,7 +85,19 @@ impl Proxy {
         self.state().requests
     }
 
-    async fn pass(&self, mut client: TcpStream, mut server: TcpStream) {
+    /// How many connections the server had at most.
+    pub(crate) fn open_max(&self) -> usize {
+        self.state().open_max
+    }
+
+    fn opened(&self) {
+        let mut state = self.state();
+        state.open += 1;
+        state.open_max = state.open_max.max(state.open);
+    }
+
+    /// Passes on until one side ends it; the server's side.
+    async fn pass(&self, mut client: TcpStream, mut server: TcpStream) -> TcpStream {
         // What waits for the other side's acknowledgement would be measured as the store's time.
         client.set_nodelay(true).expect("a socket");
         server.set_nodelay(true).expect("a socket");
@@ -84,22 +106,22 @@ impl Proxy {
         loop {
             tokio::select! {
                 read = client.read(&mut request) => {
-                    let Ok(length @ 1..) = read else { return };
+                    let Ok(length @ 1..) = read else { return server };
                     let is_new = !std::mem::replace(&mut asked, true);
                     cuts |= self.came(is_new, &request[..length]);
                     if server.write_all(&request[..length]).await.is_err() {
-                        return;
+                        return server;
                     }
                 }
                 read = server.read(&mut answer) => {
-                    let Ok(length @ 1..) = read else { return };
+                    let Ok(length @ 1..) = read else { return server };
                     if cuts {
                         self.state().cuts += 1;
-                        return;
+                        return server;
                     }
                     asked = false;
                     if client.write_all(&answer[..length]).await.is_err() {
-                        return;
+                        return server;
                     }
                 }
             }
