@@ -14,8 +14,19 @@ pub mod etcd;
 mod http;
 #[cfg(feature = "kubernetes-unversioned")]
 pub mod kubernetes;
+#[cfg(any(feature = "azure_blob", feature = "consul"))]
+mod line;
+#[cfg(any(
+    feature = "azure_blob",
+    feature = "consul",
+    feature = "etcd",
+    feature = "kubernetes-unversioned"
+))]
+mod percent;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg_attr(not(feature = "all-stores"), allow(dead_code))] // Each store uses some of it.
+mod records;
 #[cfg(feature = "redis")]
 pub mod redis_store;
 

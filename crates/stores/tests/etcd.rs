@@ -274,6 +274,39 @@ fn behind_the_holders_back() {
     });
 }
 
+/// A key that another elector keeps on an etcd lease is its own for as long as that lives, although
+/// it is never written again.
+#[test]
+fn a_foreign_key_on_a_lease_is_left_alone() {
+    let Some((server, _turn)) = Server::find("etcd") else { return };
+    let etcd = Etcd(server);
+    conformance::block_on(async {
+        let (store, name) = (etcd.store(), fresh("foreign"));
+        let granted = etcd.ctl(&["lease", "grant", "4"]);
+        let lease = granted.split(' ').nth(1).expect("an id").to_owned();
+        etcd.ctl(&["put", &key(&name), "another elector", "--lease", &lease]);
+        let mut alive = std::process::Command::new(program("etcdctl"))
+            .args(["--endpoints", &etcd.0.address, "lease", "keep-alive", &lease])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("etcdctl runs");
+        let record = store.inspect(name.as_str()).await.expect("read").expect("it is there");
+        assert_eq!(record.owner().expect("it is held").name, "another elector");
+        assert!(matches!(record.expiry, Expiry::ByStore(left) if !left.is_zero()), "{record:?}");
+        let waiting = store.lease(name.as_str()).settings(Settings::new(TTL));
+        let waiting = tokio::spawn(async move { waiting.acquire().await.expect("acquired") });
+        // Longer than anybody would watch a record that stands still.
+        sleep((record.ttl + TTL) * 2).await;
+        assert!(!waiting.is_finished(), "taken from a living holder");
+        alive.kill().expect("it runs");
+        alive.wait().expect("it ended");
+        let gone = Moment::now();
+        let tenure = tokio::time::timeout(record.ttl * 3, waiting).await.expect("in time");
+        println!("{:?} after the foreign elector's end", Moment::now().since(gone));
+        assert!(tenure.expect("it ran").token() > record.token);
+    });
+}
+
 /// A thousand names are one request; attached records come back as they are.
 #[test]
 fn a_thousand_attached() {

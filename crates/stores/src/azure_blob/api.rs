@@ -1,6 +1,5 @@
 //! The handful of calls to Azure's Blob service, each one request.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +15,7 @@ use super::driver;
 use super::list::Page;
 use super::url::Options;
 use crate::http::{Http, Reply, Trust};
+use crate::percent;
 
 /// A client of one container.
 pub(super) struct Api {
@@ -269,7 +269,7 @@ impl Api {
         };
         let shown = self.auth.header(&signed).await?;
         let mut pairs: Vec<_> =
-            query.iter().map(|(key, value)| format!("{key}={}", escaped(value))).collect();
+            query.iter().map(|(key, value)| format!("{key}={}", percent::encoded(value))).collect();
         pairs.extend(self.auth.query().map(str::to_owned));
         let mark = if pairs.is_empty() { "" } else { "?" };
         let uri = format!("{}{path}{mark}{}", self.origin, pairs.join("&"));
@@ -359,20 +359,6 @@ impl<'a> Call<'a> {
     }
 }
 
-/// As a value in a query.
-fn escaped(value: &str) -> String {
-    let mut text = String::with_capacity(value.len());
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'/') {
-            text.push(char::from(byte));
-        } else {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "%{byte:02X}");
-        }
-    }
-    text
-}
-
 /// What went wrong, in Azure's own word.
 fn code(reply: &Reply) -> &str {
     let code = reply.headers.get("x-ms-error-code").and_then(|code| code.to_str().ok());
@@ -396,11 +382,5 @@ mod tests {
     fn claims_are_guids() {
         let claim = Nonce::from_bits(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
         assert_eq!(guid(claim), "01234567-89ab-cdef-0123-456789abcdef");
-    }
-
-    #[test]
-    fn markers_are_escaped() {
-        assert_eq!(escaped("leases/a-1.b"), "leases/a-1.b");
-        assert_eq!(escaped("2!92!MA=="), "2%2192%21MA%3D%3D");
     }
 }

@@ -175,7 +175,10 @@ impl Sight {
             expiry: Expiry::ByObservation,
             note: kept.map(|kept| kept.note.clone()).unwrap_or_default(),
         };
-        if live.lease != 0 && self.intact().is_some() {
+        // A foreign holder keeps its etcd lease alive without writing the key: that this stands still
+        // says nothing.
+        let by_lease = self.intact().is_some() || matches!(live.value, LiveValue::Foreign(_));
+        if live.lease != 0 && by_lease {
             Verdict::OnLease(live.lease, record)
         } else {
             Verdict::There(record)

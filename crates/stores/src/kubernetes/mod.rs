@@ -59,6 +59,8 @@ use object::LeaseObject;
 use read::Reader;
 use watch::Watches;
 
+use crate::percent;
+
 /// Opens the store of a URL: `k8s://NAMESPACE`, with `?kubeconfig=PATH` and `&context=NAME` if
 /// wanted.
 ///
@@ -320,8 +322,7 @@ fn target(url: &str) -> Result<Target, OpenError> {
     };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').ok_or_else(|| wrong("an option has no value"))?;
-        let value =
-            decoded(value).ok_or_else(|| wrong("an option is not percent-encoded UTF-8"))?;
+        let value = percent::decoded(value).map_err(wrong)?;
         match key {
             "kubeconfig" => target.kubeconfig = Some(value.into()),
             "context" => target.context = Some(value),
@@ -329,23 +330,6 @@ fn target(url: &str) -> Result<Target, OpenError> {
         }
     }
     Ok(target)
-}
-
-/// Undoes percent-encoding.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let digits = std::str::from_utf8(tail.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = &tail[2..];
-    }
-    String::from_utf8(bytes).ok()
 }
 
 /// How often a Lease that is ours is written before its holder is told to try again.
