@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tenure_lease::{Moment, Nonce};
 
-/// Azurite judges leases by its own clock, and of a request's date it takes what Azure takes, which
-/// is up to a quarter of an hour.
+/// Leases end by the service's own clock. The date that a request is signed with may be a quarter of
+/// an hour off.
 #[test]
 fn azure_blob() {
     let url = || {
