@@ -9,7 +9,6 @@ use std::error::Error as _;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -20,12 +19,13 @@ use hyper::{Request, Response};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use tenure_lease::OpenError;
+
+use crate::connections;
 
 /// The client. Clones share their connections.
 #[derive(Clone)]
@@ -89,24 +89,12 @@ impl Http {
             }
             None => tls.with_no_client_auth(),
         };
-        let mut tcp = HttpConnector::new();
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        // A peer that went without a word is noticed within a minute, also by who only listens.
-        tcp.set_keepalive(Some(KEEPALIVE));
-        tcp.set_keepalive_interval(Some(KEEPALIVE));
-        tcp.set_keepalive_retries(Some(3));
-        tcp.enforce_http(false);
         let connector = hyper_rustls::HttpsConnectorBuilder::new()
             .with_tls_config(tls)
             .https_or_http()
             .enable_http1()
-            .wrap_connector(tcp);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .pool_max_idle_per_host(IDLE_MAX)
-            .build(connector);
+            .wrap_connector(connections::tcp());
+        let client = connections::pool().build(connector);
         Ok(Self { client })
     }
 
@@ -191,7 +179,3 @@ fn causes(error: &hyper_util::client::legacy::Error) -> String {
 
 /// No answer is longer: thousands of records with a note each.
 const BODY_MAX: usize = 512 * 1024 * 1024;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const KEEPALIVE: Duration = Duration::from_secs(15);
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-const IDLE_MAX: usize = 16;

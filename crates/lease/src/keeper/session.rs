@@ -385,8 +385,9 @@ impl Session {
             }
             Phase::Stopping { .. } => (Moment::NEVER, &mut self.proofs),
         };
-        let contending = matches!(attached.phase, Phase::Contending).then_some(&attached.contender);
-        self.waiting.set(id, &mut attached.watched, contending);
+        // Most are free when they are asked for, and never waited for.
+        let waits = matches!(attached.phase, Phase::Contending) && attached.contender.lost_once();
+        self.waiting.set(id, &mut attached.watched, waits.then_some(&attached.contender));
         attached.timer = at;
         if at != Moment::NEVER {
             timers.insert((at, id));
