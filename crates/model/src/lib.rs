@@ -22,4 +22,6 @@
 
 pub mod engine;
 mod interner;
+mod node_set;
 pub mod sessions;
+pub mod verdict;

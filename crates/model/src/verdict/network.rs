@@ -1,0 +1,155 @@
+//! Which nodes reach each other, and which of them make up a side.
+
+use std::fmt;
+
+use super::state::{NODES_MAX, State};
+use super::{LeaseMajority, Network};
+use crate::engine::Steps;
+use crate::node_set::NodeSet;
+
+impl LeaseMajority {
+    /// The network gets worse, a fault, or heals, which time does by itself.
+    pub(super) fn network_steps(&self, state: &State, steps: &mut Steps<'_, State>) {
+        let (calm, heals) = match self.scenario.network {
+            Network::Arbitrary => return,
+            Network::Splits { calm, .. } => (calm, true),
+            Network::PartialCuts { calm, heals, .. } => (calm, heals),
+        };
+        if state.cuts_left > 0 && (!calm || state.is_calm()) {
+            for cut in self.possible_cuts() {
+                let mut next = *state;
+                next.cut = cut;
+                next.cuts_left -= 1;
+                steps.fault(next, format_args!("the network is cut: {cut}"));
+            }
+        }
+        if heals && !state.cut.is_empty() {
+            let mut next = *state;
+            next.cut = Links::NONE;
+            steps.step(next, format_args!("the network heals"));
+        }
+    }
+
+    fn possible_cuts(&self) -> Vec<Links> {
+        let nodes = usize::from(self.scenario.nodes + self.scenario.joiners);
+        match self.scenario.network {
+            Network::Arbitrary => Vec::new(),
+            Network::Splits { .. } => {
+                let others = NodeSet::first(nodes) - NodeSet::first(1);
+                let sides = others.subsets().filter(|side| !side.is_empty());
+                sides.map(|side| Links::between(side, NodeSet::first(nodes) - side)).collect()
+            }
+            Network::PartialCuts { only: Some(cut), .. } => vec![Links::from_pairs(cut)],
+            Network::PartialCuts { only: None, .. } => Links::combinations(nodes),
+        }
+    }
+
+    /// The members that decide together with `node`, if it is one of those who decide.
+    ///
+    /// Everybody whom a chain of links connects has the same picture of the links between them.
+    /// As long as two of them are cut from each other, the one with the most cut links is dropped
+    /// (of several the youngest, which is the last): the rest is the side.
+    pub(super) fn side_of(&self, state: &State, node: usize) -> NodeSet {
+        let candidates = state.nodes[node].counted() & state.alive();
+        if !self.rules.indirectly_connected_are_dropped {
+            return candidates & state.cut.reachable_from(node);
+        }
+        let mut side = state.cut.connected_to(node, candidates);
+        loop {
+            let cuts_of = |member: &usize| (side - state.cut.reachable_from(*member)).len();
+            match side.iter().max_by_key(cuts_of) {
+                Some(most_cut) if cuts_of(&most_cut) > 0 => side.remove(most_cut),
+                _ => return side,
+            }
+        }
+    }
+}
+
+impl State {
+    /// Nothing is cut, and all who live agree on who does.
+    fn is_calm(&self) -> bool {
+        let alive = self.alive();
+        self.cut.is_empty()
+            && alive.iter().all(|node| {
+                self.nodes[node].members() == alive && self.all_see_view_of(node, alive)
+            })
+    }
+}
+
+/// A set of links between two nodes each.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Links(u16);
+
+impl Links {
+    pub(super) const NONE: Self = Self(0);
+
+    pub(super) fn from_pairs(pairs: &[(usize, usize)]) -> Self {
+        Self(pairs.iter().fold(0, |links, &(one, other)| links | link(one, other)))
+    }
+
+    fn between(side: NodeSet, others: NodeSet) -> Self {
+        let links = side.iter().flat_map(|one| others.iter().map(move |other| link(one, other)));
+        Self(links.fold(0, |links, link| links | link))
+    }
+
+    /// All sets of links between the first `nodes`, but for the empty one.
+    fn combinations(nodes: usize) -> Vec<Self> {
+        let all = (0..nodes).flat_map(|one| (one + 1..nodes).map(move |other| link(one, other)));
+        let mut combinations = vec![0];
+        for link in all {
+            combinations.extend(combinations.clone().into_iter().map(|links| links | link));
+        }
+        combinations.into_iter().filter(|links| *links != 0).map(Self).collect()
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    fn contains(self, one: usize, other: usize) -> bool {
+        one != other && self.0 & link(one, other) != 0
+    }
+
+    /// Whom `node` reaches while these links are cut, itself included.
+    pub(super) fn reachable_from(self, node: usize) -> NodeSet {
+        if self.is_empty() {
+            return NodeSet::first(NODES_MAX);
+        }
+        (0..NODES_MAX).filter(|other| !self.contains(node, *other)).collect()
+    }
+
+    /// Whether all of `nodes` reach each other while these links are cut.
+    pub(super) fn leave_whole(self, nodes: NodeSet) -> bool {
+        self.is_empty() || nodes.iter().all(|node| nodes.is_subset_of(self.reachable_from(node)))
+    }
+
+    /// Those of `nodes` to whom a chain of them leads from `node` while these links are cut.
+    fn connected_to(self, node: usize, nodes: NodeSet) -> NodeSet {
+        let mut connected = nodes & NodeSet::from_iter([node]);
+        loop {
+            let known = connected;
+            for member in known.iter() {
+                connected = connected | (self.reachable_from(member) & nodes);
+            }
+            if connected == known {
+                return connected;
+            }
+        }
+    }
+}
+
+/// `0-1 0-3`.
+impl fmt::Display for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs = (0..NODES_MAX).flat_map(|one| (one + 1..NODES_MAX).map(move |two| (one, two)));
+        let cut = pairs.filter(|&(one, other)| self.contains(one, other));
+        let names: Vec<String> = cut.map(|(one, other)| format!("{one}-{other}")).collect();
+        f.write_str(&names.join(" "))
+    }
+}
+
+/// The bit of a link: those of nodes 0-1, 0-2, 1-2, 0-3, …, in this order.
+fn link(one: usize, other: usize) -> u16 {
+    let (low, high) = (one.min(other), one.max(other));
+    1 << (high * (high - 1) / 2 + low)
+}
