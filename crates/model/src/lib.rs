@@ -21,6 +21,7 @@
 //! ```
 
 pub mod engine;
+pub mod formation;
 mod interner;
 mod node_set;
 pub mod sessions;

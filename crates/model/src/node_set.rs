@@ -1,7 +1,7 @@
 //! Sets of nodes, in one byte.
 
 use std::fmt;
-use std::iter::FromIterator;
+use std::iter;
 use std::ops::{BitAnd, BitOr, Sub};
 
 /// A set of up to eight nodes.
@@ -45,7 +45,12 @@ impl NodeSet {
     }
 
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
-        (0..8).filter(move |node| self.contains(*node))
+        let mut rest = self;
+        iter::from_fn(move || {
+            let node = rest.lowest()?;
+            rest.remove(node);
+            Some(node)
+        })
     }
 
     /// All of its subsets, the empty one and itself among them.
@@ -54,7 +59,7 @@ impl NodeSet {
     }
 }
 
-impl FromIterator<usize> for NodeSet {
+impl iter::FromIterator<usize> for NodeSet {
     fn from_iter<I: IntoIterator<Item = usize>>(nodes: I) -> Self {
         let mut set = Self::EMPTY;
         nodes.into_iter().for_each(|node| set.insert(node));

@@ -41,7 +41,7 @@
 //! - Removal of those who are Down, and with it rows that come back as ghosts. `Exiting` is part of
 //!   leaving.
 //! - A node that comes back: it would be a new incarnation, that is a joiner. How a cluster comes
-//!   back of which nobody is left is in `formation`.
+//!   back.
 //! - Generations above [`Scenario::generation_max`]. States there count as good.
 //! - One-way cuts in `ties`: a link is cut for both of its ends.
 //!
@@ -219,7 +219,8 @@ pub struct Scenario {
     pub leavers: u8,
     /// No verdict gets a generation above this one.
     pub generation_max: u8,
-    /// Whether a state counts as good in which nobody is left after a crash or a leaver.
+    /// Whether a state counts as good in which nobody is left after a crash, a leaver, or cuts that
+    /// may tear the nodes into more than two sides.
     pub all_may_die: bool,
 }
 
@@ -338,7 +339,7 @@ impl Model for LeaseMajority {
     }
 
     fn good(&self, state: &State) -> bool {
-        let Scenario { generation_max, crashes, leavers, all_may_die, .. } = self.scenario;
+        let Scenario { network, generation_max, crashes, leavers, all_may_die, .. } = self.scenario;
         let at_bound = |node: &Node| {
             let asked = node.request.map_or(0, |request| request.generation);
             node.generation == generation_max || asked == generation_max
@@ -348,8 +349,10 @@ impl Model for LeaseMajority {
         }
         let alive = state.alive();
         if alive.is_empty() {
-            let by_fault = state.crashes_left < crashes || state.leavers_left < leavers;
-            return all_may_die && by_fault;
+            let ended = state.crashes_left < crashes || state.leavers_left < leavers;
+            let torn =
+                matches!(network, Network::PartialCuts { count, .. } if state.cuts_left < count);
+            return all_may_die && (ended || torn);
         }
         alive.iter().all(|node| state.nodes[node].members() == alive)
     }
