@@ -123,6 +123,9 @@ pub struct Rules {
     /// The leader makes nodes Up only on a view that all have seen. Otherwise a verdict that is
     /// read late downs a member that it could not know, which then asks alone.
     pub leader_waits_for_convergence: bool,
+    /// The last word of a leaver is its whole view. Otherwise a loser that it reaches learns that
+    /// the leaver has gone, but not that it has lost, and counts itself among those who are left.
+    pub leavers_tell_their_view: bool,
     /// The leader downs joiners that it cannot reach. Otherwise they block it for ever.
     pub lost_joiners_are_downed: bool,
     /// Nodes with cut links are dropped until the rest reach each other. Otherwise everybody takes
@@ -147,6 +150,7 @@ impl Rules {
         verdict_travels_whole: true,
         leader_waits_while_unreachable: true,
         leader_waits_for_convergence: true,
+        leavers_tell_their_view: true,
         lost_joiners_are_downed: true,
         indirectly_connected_are_dropped: true,
     };
@@ -162,6 +166,7 @@ impl Rules {
         verdict_counts_as_convergence: false,
         verdict_travels_whole: false,
         leader_waits_for_convergence: false,
+        leavers_tell_their_view: false,
         lost_joiners_are_downed: false,
         ..Self::ALL
     };
@@ -348,7 +353,8 @@ impl Model for LeaseMajority {
             return true;
         }
         let alive = state.alive();
-        if alive.is_empty() {
+        // Joiners who are left alone start over, which is a matter of formation.
+        if alive.iter().all(|node| !state.nodes[node].counted().contains(node)) {
             let ended = state.crashes_left < crashes || state.leavers_left < leavers;
             let torn =
                 matches!(network, Network::PartialCuts { count, .. } if state.cuts_left < count);

@@ -58,6 +58,9 @@ impl LeaseMajority {
             if is_leaving && !matches!(believed, Status::Absent | Status::Down) {
                 let mut next = *state;
                 next.nodes[peer].statuses[node] = Status::Down;
+                if self.rules.leavers_tell_their_view {
+                    self.merge_view(&mut next.nodes[peer], peer, view);
+                }
                 next.nodes[node].die();
                 steps.step(next, format_args!("leaver {node} tells {peer} that it ends"));
             }
