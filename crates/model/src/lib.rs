@@ -20,6 +20,7 @@
 //! println!("{trace}");
 //! ```
 
+pub mod coordinator;
 pub mod engine;
 pub mod formation;
 mod interner;

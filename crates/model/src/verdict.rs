@@ -20,7 +20,9 @@
 //! makes no joiner Up, and it does so only on a view that every member has seen.
 //!
 //! Nodes that some reach and others do not are *indirectly connected*: of those whom links connect
-//! the one with the most cut links is dropped until the rest reach each other. The rest is a side.
+//! the one with the most cut links is dropped until the rest reach each other. The rest is a side,
+//! counted over the whole membership. Those who were dropped decide nothing; if the side ends, they
+//! are looked at anew.
 //!
 //! # The abstraction
 //!
@@ -62,7 +64,7 @@ use std::fmt;
 use crate::engine::{Model, Steps};
 use crate::node_set::NodeSet;
 
-use self::network::Links;
+pub use self::network::Links;
 pub use self::state::State;
 use self::state::{Life, NODES_MAX, Node, Record, Status};
 
@@ -269,7 +271,7 @@ pub enum Network {
         /// Whether they heal.
         heals: bool,
         /// If given, only these links are cut.
-        only: Option<&'static [(usize, usize)]>,
+        only: Option<Links>,
     },
 }
 

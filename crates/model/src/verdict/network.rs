@@ -39,8 +39,8 @@ impl LeaseMajority {
                 let sides = others.subsets().filter(|side| !side.is_empty());
                 sides.map(|side| Links::between(side, NodeSet::first(nodes) - side)).collect()
             }
-            Network::PartialCuts { only: Some(cut), .. } => vec![Links::from_pairs(cut)],
-            Network::PartialCuts { only: None, .. } => Links::combinations(nodes),
+            Network::PartialCuts { only: Some(cut), .. } => vec![cut],
+            Network::PartialCuts { only: None, .. } => Links::combinations(nodes).collect(),
         }
     }
 
@@ -78,35 +78,32 @@ impl State {
 
 /// A set of links between two nodes each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Links(u16);
+pub struct Links(u16);
 
 impl Links {
     pub(super) const NONE: Self = Self(0);
 
-    pub(super) fn from_pairs(pairs: &[(usize, usize)]) -> Self {
-        Self(pairs.iter().fold(0, |links, &(one, other)| links | link(one, other)))
-    }
-
-    fn between(side: NodeSet, others: NodeSet) -> Self {
-        let links = side.iter().flat_map(|one| others.iter().map(move |other| link(one, other)));
-        Self(links.fold(0, |links, link| links | link))
+    /// The links between these pairs of nodes.
+    pub fn from_pairs(pairs: impl IntoIterator<Item = (usize, usize)>) -> Self {
+        Self(pairs.into_iter().fold(0, |links, (one, other)| links | link(one, other)))
     }
 
     /// All sets of links between the first `nodes`, but for the empty one.
-    fn combinations(nodes: usize) -> Vec<Self> {
-        let all = (0..nodes).flat_map(|one| (one + 1..nodes).map(move |other| link(one, other)));
-        let mut combinations = vec![0];
-        for link in all {
-            combinations.extend(combinations.clone().into_iter().map(|links| links | link));
-        }
-        combinations.into_iter().filter(|links| *links != 0).map(Self).collect()
+    pub fn combinations(nodes: usize) -> impl Iterator<Item = Self> {
+        // The links of the first nodes have the lowest bits.
+        (1..1 << (nodes * (nodes - 1) / 2)).map(Self)
+    }
+
+    fn between(side: NodeSet, others: NodeSet) -> Self {
+        Self::from_pairs(side.iter().flat_map(|one| others.iter().map(move |other| (one, other))))
     }
 
     pub(super) fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    fn contains(self, one: usize, other: usize) -> bool {
+    /// Whether the link between two nodes is one of these.
+    pub fn contains(self, one: usize, other: usize) -> bool {
         one != other && self.0 & link(one, other) != 0
     }
 

@@ -38,6 +38,25 @@ where
     }
 }
 
+/// Too large to be explored: nothing is wrong as far as `states_max`, or the usual bound, reaches.
+#[track_caller]
+pub(crate) fn holds_within<M: Model>(name: &str, model: &M, states_max: usize)
+where
+    M::Violation: Display,
+{
+    let states_max = if is_full() { states_max } else { STATES_MAX };
+    let report = check(model, Limits { states_max, liveness: false });
+    match report.verdict {
+        Verdict::Bounded => {
+            let _ = writeln!(io::stderr(), "{name}: no violation in {} states", report.states);
+        }
+        Verdict::Unsafe { violation, trace } => panic!("{name}: {violation}\n{trace}"),
+        Verdict::Holds | Verdict::DeadEnds { .. } => {
+            panic!("{name}: all of {} states were explored, which can be asserted", report.states)
+        }
+    }
+}
+
 /// `expected` can happen, and so many steps are the fewest that lead to it.
 #[track_caller]
 pub(crate) fn breaks<M: Model>(name: &str, model: &M, expected: M::Violation, steps: usize) -> Trace
@@ -61,7 +80,7 @@ where
     M::Violation: Display,
 {
     let report = explore(model);
-    let trace = match report.verdict {
+    match report.verdict {
         Verdict::DeadEnds { count, trace } => {
             println!("{name}: {count} dead ends in {} states\n{trace}", report.states);
             assert_eq!(count, dead_ends, "{name}\n{trace}");
@@ -71,14 +90,16 @@ where
         Verdict::Holds | Verdict::Bounded => {
             panic!("{name}: no dead end found in {} states", report.states)
         }
-    };
-    trace
+    }
 }
 
 fn explore<M: Model>(model: &M) -> Report<M::Violation> {
-    let full = env::var("TENURE_MODEL_FULL").is_ok_and(|value| value == "1");
-    let states_max = if full { usize::MAX } else { STATES_MAX };
+    let states_max = if is_full() { usize::MAX } else { STATES_MAX };
     check(model, Limits { states_max, liveness: true })
+}
+
+fn is_full() -> bool {
+    env::var("TENURE_MODEL_FULL").is_ok_and(|value| value == "1")
 }
 
 /// The bound by default.
