@@ -44,6 +44,11 @@ impl NodeSet {
         (!self.is_empty()).then(|| self.0.trailing_zeros() as usize)
     }
 
+    /// Greater for the set that has the lowest node which the other has not.
+    pub(crate) fn seniority(self) -> u8 {
+        self.0.reverse_bits()
+    }
+
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
         let mut rest = self;
         iter::from_fn(move || {
@@ -118,6 +123,7 @@ mod tests {
         assert_eq!((set - NodeSet::first(1)).lowest(), Some(2));
         assert_eq!(set & NodeSet::first(2), NodeSet::first(1));
         assert_eq!(NodeSet::EMPTY.lowest(), None);
+        assert!(set.seniority() > NodeSet::from_iter([0, 3]).seniority());
     }
 
     #[test]

@@ -79,33 +79,29 @@ pub struct LeaseMajority {
 
 /// The rules of the protocol.
 ///
-/// Each but three closes a hole by itself. The three are second fences, which the others make
-/// superfluous for safety in this model: [`leader_waits_while_unreachable`], [`record_is_read_first`]
-/// and [`verdict_counts_as_convergence`].
+/// Most of them close a hole: without one, two clusters live. Some are there for liveness alone, and
+/// say so. Three are second fences, which nothing that was explored needs while the others stand:
+/// [`record_is_read_first`], [`leader_waits_while_unreachable`] and [`verdict_travels_whole`].
 ///
-/// [`leader_waits_while_unreachable`]: Self::leader_waits_while_unreachable
 /// [`record_is_read_first`]: Self::record_is_read_first
-/// [`verdict_counts_as_convergence`]: Self::verdict_counts_as_convergence
+/// [`leader_waits_while_unreachable`]: Self::leader_waits_while_unreachable
+/// [`verdict_travels_whole`]: Self::verdict_travels_whole
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// What a request for the lease looks at.
     pub acquisition: Acquisition,
     /// Which memberships a side is counted on.
     pub counts: Counts,
-    /// A side reads the record before it decides. It is what tells the losers.
+    /// Who makes up a side where some reach a node and others do not.
+    pub sides: Sides,
+    /// A side reads the record before it decides. It is what tells the losers; that no loser wins
+    /// is up to the acquisition.
     pub record_is_read_first: bool,
     /// The note outlives the lease. Otherwise a late side finds nothing and asks.
     pub note_is_kept: bool,
-    /// A request that is refused means wait. Otherwise a side ends though nobody else lives on.
-    pub lost_means_wait: bool,
     /// In `always`, a majority that cannot read the record waits. Otherwise it lives on beside a
     /// minority that has asked.
     pub unknown_means_wait: bool,
-    /// In `ties`, a minority that cannot read the record waits. Otherwise it ends though it may be
-    /// the one that survives.
-    pub minority_waits_for_record: bool,
-    /// In `ties`, a minority whose request is unanswered waits. Otherwise it ends, and then wins.
-    pub minority_waits_for_its_ask: bool,
     /// In `ties`, a side asks only when all of it know that it will, and then asks even as a
     /// majority. Otherwise a request whose outcome nobody heard decides against a majority that
     /// lived on without.
@@ -113,14 +109,11 @@ pub struct Rules {
     /// A side decides only when all of it have its leader's view. Otherwise it is counted on
     /// statuses that its own members know to be out of date.
     pub side_has_seen_view: bool,
-    /// A verdict that is merged counts as a convergence on its survivors. It lets a side be counted
-    /// again that cannot converge.
-    pub verdict_counts_as_convergence: bool,
     /// Whoever only the older of two merged views knows, and who is not among the newer verdict's
-    /// survivors, is Down. Otherwise a loser stays a member for some of the survivors.
+    /// survivors, is Down. There is nobody like that while the leader waits for convergence.
     pub verdict_travels_whole: bool,
     /// While a member is unreachable the leader makes nobody Up. Otherwise joiners turn half into a
-    /// majority.
+    /// majority, were it not for the two counts.
     pub leader_waits_while_unreachable: bool,
     /// The leader makes nodes Up only on a view that all have seen. Otherwise a verdict that is
     /// read late downs a member that it could not know, which then asks alone.
@@ -128,11 +121,21 @@ pub struct Rules {
     /// The last word of a leaver is its whole view. Otherwise a loser that it reaches learns that
     /// the leaver has gone, but not that it has lost, and counts itself among those who are left.
     pub leavers_tell_their_view: bool,
-    /// The leader downs joiners that it cannot reach. Otherwise they block it for ever.
+    /// For liveness: a request that is refused means wait. Otherwise a side ends though nobody else
+    /// lives on.
+    pub lost_means_wait: bool,
+    /// For liveness: in `ties`, a minority that cannot read the record waits. Otherwise it ends
+    /// though it may be the one that survives.
+    pub minority_waits_for_record: bool,
+    /// For liveness: in `ties`, a minority whose request is unanswered waits. Otherwise it ends, and
+    /// then wins.
+    pub minority_waits_for_its_ask: bool,
+    /// For liveness: a verdict that is merged counts as a convergence on its survivors. Otherwise a
+    /// side waits for ever that cannot converge.
+    pub verdict_counts_as_convergence: bool,
+    /// For liveness: the leader downs joiners that it cannot reach. Otherwise they block it for
+    /// ever.
     pub lost_joiners_are_downed: bool,
-    /// Nodes with cut links are dropped until the rest reach each other. Otherwise everybody takes
-    /// those whom it reaches itself for its side.
-    pub indirectly_connected_are_dropped: bool,
 }
 
 impl Rules {
@@ -154,7 +157,7 @@ impl Rules {
         leader_waits_for_convergence: true,
         leavers_tell_their_view: true,
         lost_joiners_are_downed: true,
-        indirectly_connected_are_dropped: true,
+        sides: Sides::MostCutDropped,
     };
 
     /// A verdict that is kept and read first, and a leader that waits while somebody is
@@ -198,6 +201,19 @@ pub enum Counts {
     DoubtIsEqual,
     /// What is a minority under either count is one.
     DoubtIsMinority,
+}
+
+/// Who makes up a side, of those whom links connect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sides {
+    /// The rule: as long as two are cut from each other, the one with the most cut links is
+    /// dropped, of several the youngest.
+    MostCutDropped,
+    /// The most nodes that all reach each other; of several such sets the one with the oldest
+    /// nodes. It finds a majority wherever there is one, which the rule does not.
+    LargestKept,
+    /// Everybody takes those whom it reaches itself for its side. Sides overlap then.
+    OwnReach,
 }
 
 /// When the lease is asked for.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::state::{NODES_MAX, State};
-use super::{LeaseMajority, Network};
+use super::{LeaseMajority, Network, Sides};
 use crate::engine::Steps;
 use crate::node_set::NodeSet;
 
@@ -47,20 +47,13 @@ impl LeaseMajority {
     /// The members that decide together with `node`, if it is one of those who decide.
     ///
     /// Everybody whom a chain of links connects has the same picture of the links between them.
-    /// As long as two of them are cut from each other, the one with the most cut links is dropped
-    /// (of several the youngest, which is the last): the rest is the side.
     pub(super) fn side_of(&self, state: &State, node: usize) -> NodeSet {
+        let cut = state.cut;
         let candidates = state.nodes[node].counted() & state.alive();
-        if !self.rules.indirectly_connected_are_dropped {
-            return candidates & state.cut.reachable_from(node);
-        }
-        let mut side = state.cut.connected_to(node, candidates);
-        loop {
-            let cuts_of = |member: &usize| (side - state.cut.reachable_from(*member)).len();
-            match side.iter().max_by_key(cuts_of) {
-                Some(most_cut) if cuts_of(&most_cut) > 0 => side.remove(most_cut),
-                _ => return side,
-            }
+        match self.rules.sides {
+            Sides::MostCutDropped => cut.most_cut_dropped(cut.connected_to(node, candidates)),
+            Sides::LargestKept => cut.largest_kept(cut.connected_to(node, candidates)),
+            Sides::OwnReach => candidates & cut.reachable_from(node),
         }
     }
 }
@@ -132,6 +125,23 @@ impl Links {
                 return connected;
             }
         }
+    }
+
+    /// `nodes` without the most cut, of several the youngest, and so on until the rest is whole.
+    fn most_cut_dropped(self, nodes: NodeSet) -> NodeSet {
+        let mut rest = nodes;
+        while !self.leave_whole(rest) {
+            let cuts_of = |node: &usize| (rest - self.reachable_from(*node)).len();
+            let Some(most_cut) = rest.iter().max_by_key(cuts_of) else { break };
+            rest.remove(most_cut);
+        }
+        rest
+    }
+
+    /// The largest part of `nodes` that is whole, of several the one with the oldest nodes.
+    fn largest_kept(self, nodes: NodeSet) -> NodeSet {
+        let whole = nodes.subsets().filter(|part| self.leave_whole(*part));
+        whole.max_by_key(|part| (part.len(), part.seniority())).unwrap_or(NodeSet::EMPTY)
     }
 }
 
