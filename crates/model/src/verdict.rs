@@ -47,6 +47,18 @@
 //! - Generations above [`Scenario::generation_max`]. States there count as good.
 //! - One-way cuts in `ties`: a link is cut for both of its ends.
 //!
+//! # What was found
+//!
+//! `always` leaves one survivor under every partition. `ties` does for clean splits that heal, and
+//! are agreed upon, before the next; also for one partial cut, for two in a row, and for two of
+//! either kind that shift. Three splits that shift, or two and a leaver, can leave two: a majority's
+//! decision was taken without the store, and still spreads. Safe but stuck, for an operator to
+//! resolve, is in `ties` a side whose two counts disagree and that has lost, before all agreed on
+//! the first decision, the node which could settle it: of five nodes two are cut off, and of the
+//! three left one dies. In both modes nobody may be left: after a crash, and in `ties` when the
+//! links are cut so that no majority reaches itself (or one does, but loses a node to
+//! [`Sides::MostCutDropped`]). Then formation has to help.
+//!
 //! # What must be
 //!
 //! Never do two [settled clusters](Violation::TwoSettledClusters) live beside each other. For
