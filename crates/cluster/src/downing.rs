@@ -225,12 +225,9 @@ impl Outcome {
                 Decision::Down { nodes: nodes([&side.here, &side.dropped, &side.gone]), reason }
             }
             Self::Wait(reason) => Decision::Stay { reason },
-            Self::Ask { after, reason } => Decision::AskLease {
-                after,
-                survivors: nodes([&side.here]),
-                down: others(),
-                reason,
-            },
+            Self::Ask { after, reason } => {
+                Decision::AskLease { after, survivors: nodes([&side.here]), down: others(), reason }
+            }
         }
     }
 }

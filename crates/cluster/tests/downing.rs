@@ -207,9 +207,8 @@ fn a_membership_that_changes_is_counted_twice() {
     // c was made up, and not all have seen it: three of five, but two of four.
     let before = converged(&cluster("a b d e"));
     let present = cluster("a b c | d e");
-    let play = |strategy: &Strategy, side| {
-        strategy.decide(&belief(&present, side, Some(before.clone())))
-    };
+    let play =
+        |strategy: &Strategy, side| strategy.decide(&belief(&present, side, Some(before.clone())));
     assert!(matches!(play(&ties(), 0), Decision::AskLease { .. }), "no minority under either");
     let unsure = play(&ties(), 1);
     assert!(matches!(unsure, Decision::Stay { .. }), "half before, a minority now: {unsure}");

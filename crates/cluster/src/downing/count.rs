@@ -91,8 +91,7 @@ impl<'a, N: HasAddress> Counts<'a, N> {
     pub(super) fn of(side: &Side<'a, N>, role: Option<&str>) -> Self {
         let situation = side.situation;
         let voter = |node, up_number| Voter { node, up_number, here: side.has(node) };
-        let has_role =
-            |roles: &crate::view::Roles| role.is_none_or(|role| roles.contains(role));
+        let has_role = |roles: &crate::view::Roles| role.is_none_or(|role| roles.contains(role));
         let present: Vec<Voter<'_, N>> = situation
             .seats
             .iter()

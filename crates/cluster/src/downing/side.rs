@@ -83,10 +83,7 @@ impl<'a, N: HasAddress> Side<'a, N> {
 }
 
 /// Whom to drop so that the rest see each other, given the links that are cut between them.
-fn indirectly_connected<N: HasAddress>(
-    seats: &[Seat<N>],
-    cuts: &[(usize, usize)],
-) -> Vec<bool> {
+fn indirectly_connected<N: HasAddress>(seats: &[Seat<N>], cuts: &[(usize, usize)]) -> Vec<bool> {
     let mut dropped = vec![false; seats.len()];
     // A joining member that does not reach a full one goes first: it has no say, and hosts nothing.
     for &(a, b) in cuts {

@@ -121,8 +121,9 @@ impl<N: HasAddress> Situation<N> {
                 kept
             })
             .collect();
-        let cuts =
-            cuts.into_iter().filter_map(|(observer, subject)| Some((kept[observer]?, kept[subject]?)));
+        let cuts = cuts
+            .into_iter()
+            .filter_map(|(observer, subject)| Some((kept[observer]?, kept[subject]?)));
         let cuts = links(cuts.collect());
         let me = kept[my_place];
         all.retain(|seat| seat.status < Status::Down);
@@ -160,9 +161,11 @@ impl Situation<Node> {
         let mut cuts = Vec::new();
         for (place, seat) in seats.iter().enumerate() {
             let Some(row) = view.row(&seat.node) else { continue };
-            cuts.extend(row.unreachable.iter().filter_map(|subject| {
-                places.get(subject).map(|subject| (place, *subject))
-            }));
+            cuts.extend(
+                row.unreachable
+                    .iter()
+                    .filter_map(|subject| places.get(subject).map(|subject| (place, *subject))),
+            );
         }
         let me = places.get(me).copied();
         Self { me, cuts: links(cuts), seats, converged }

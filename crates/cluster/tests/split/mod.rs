@@ -58,9 +58,10 @@ pub(crate) fn seats(who: &[Who], seen: impl Fn(&Who) -> bool) -> Vec<Seat<String
 }
 
 pub(crate) fn converged(who: &[Who]) -> Arc<Converged<String>> {
-    Arc::new(Converged::new(who.iter().map(|one| {
-        (one.name.clone(), one.status, one.up_number, Arc::new(one.roles.clone()))
-    })))
+    Arc::new(Converged::new(
+        who.iter()
+            .map(|one| (one.name.clone(), one.status, one.up_number, Arc::new(one.roles.clone()))),
+    ))
 }
 
 /// What the members of one side believe: each of them finds each of the others unreachable, and
