@@ -2,6 +2,7 @@
 //! their timing, and measures stores.
 
 mod bench;
+mod downing;
 mod duration;
 mod exit;
 mod lease;
@@ -37,6 +38,7 @@ enum Command {
     #[command(name = run::GUARDIAN, hide = true)]
     Guardian(run::GuardianArgs),
     Lease(lease::Args),
+    Downing(downing::Args),
     Timings(timings::Args),
     Bench(bench::Args),
 }
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         #[cfg(target_os = "linux")]
         Command::Guardian(_) => unreachable!("the guardian has returned above"),
         Command::Lease(args) => lease::main(args),
+        Command::Downing(args) => downing::main(args),
         Command::Timings(args) => timings::main(&args),
         Command::Bench(args) => bench::main(args),
     });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Side;
 use crate::view::{Roles, Status, View};
-use crate::{Member, Node};
+use crate::{Incarnation, Member, Node};
 
 /// What can be a node here: a [`Node`] of a running cluster, or just a name.
 pub trait HasAddress: Clone + Ord + Hash {
@@ -156,18 +156,21 @@ impl Situation<Node> {
             let Member { status, up_number, roles } = member.clone();
             seats.push(Seat { node: node.clone(), status, up_number, roles, seen: has_seen });
         }
-        let places: HashMap<&Node, usize> =
-            seats.iter().enumerate().map(|(place, seat)| (&seat.node, place)).collect();
+        // Found by incarnation, which is quicker to compare than an address, and nearly unique.
+        let mut places: Vec<(Incarnation, usize)> =
+            seats.iter().enumerate().map(|(place, seat)| (seat.node.incarnation, place)).collect();
+        places.sort_unstable();
+        let place = |node: &Node| {
+            let from = places.partition_point(|(incarnation, _)| *incarnation < node.incarnation);
+            let same = places[from..].iter().take_while(|(one, _)| *one == node.incarnation);
+            same.map(|(_, place)| *place).find(|place| seats[*place].node == *node)
+        };
         let mut cuts = Vec::new();
-        for (place, seat) in seats.iter().enumerate() {
+        for (observer, seat) in seats.iter().enumerate() {
             let Some(row) = view.row(&seat.node) else { continue };
-            cuts.extend(
-                row.unreachable
-                    .iter()
-                    .filter_map(|subject| places.get(subject).map(|subject| (place, *subject))),
-            );
+            cuts.extend(row.unreachable.iter().filter_map(|one| Some((observer, place(one)?))));
         }
-        let me = places.get(me).copied();
+        let me = place(me);
         Self { me, cuts: links(cuts), seats, converged }
     }
 }
