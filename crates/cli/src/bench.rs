@@ -1,6 +1,7 @@
 //! `tenure bench`: what things cost on this machine.
 
 mod counting;
+mod cpu;
 mod downing;
 mod lease;
 mod samples;

@@ -266,3 +266,29 @@ fn beliefs_that_make_no_sense_are_refused() {
     let error = Situation::new(&"a".to_owned(), twice, [], None).unwrap_err();
     assert_eq!(error, SituationError::Twice("a".into()));
 }
+
+/// The table that operators read.
+#[test]
+fn the_page_tells_the_truth() {
+    let page = include_str!("../../../docs/downing.md");
+    let splits = ["a b c | d e", "a b | c d", "a | b c d", "a b | c d | e", "a b | c d | e f"];
+    let mut lines = page.lines().skip_while(|line| !line.contains(splits[0])).take(9);
+    let header = lines.next().unwrap();
+    assert!(splits.iter().all(|split| header.contains(split)), "{header}");
+    let strategies = [
+        ("static-quorum, 3", quorum(3)),
+        ("keep-majority", majority()),
+        ("keep-oldest", oldest(true)),
+        ("  not down-if-alone", oldest(false)),
+        ("keep-referee, a", referee("a", 1)),
+        ("lease-majority", ties()),
+        ("  mode always", always()),
+        ("down-all", down_all()),
+    ];
+    for ((name, strategy), line) in strategies.into_iter().zip(lines) {
+        let written = line.strip_prefix(name).unwrap_or_else(|| panic!("{name}: {line}"));
+        let played = splits.map(|split| play(&strategy, split).replace('|', "")).join(" ");
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words(written), words(&played), "{name}");
+    }
+}
