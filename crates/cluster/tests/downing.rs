@@ -49,7 +49,7 @@ fn nothing_happens_while_nobody_is_unreachable() {
     }
 }
 
-/// actor-ts#933: a cluster that is still smaller than its quorum must not down itself.
+/// A cluster that is still smaller than its quorum must not down itself.
 #[test]
 fn a_cluster_below_its_quorum_starts_in_peace() {
     assert_eq!(play(&quorum(3), "a"), "stay");
@@ -61,7 +61,7 @@ fn a_cluster_below_its_quorum_starts_in_peace() {
     assert_eq!(play(&quorum(3), "a | b c"), "down | down");
 }
 
-/// actor-ts#932: an oldest that is alone makes way, if it is told to and there is somebody to make
+/// An oldest that is alone makes way, if it is told to and there is somebody to make
 /// way for.
 #[test]
 fn an_oldest_that_is_alone_makes_way() {
@@ -76,7 +76,7 @@ fn an_oldest_that_is_alone_makes_way() {
     assert_eq!(play(&oldest(true), "a d? | b c"), "down | live");
 }
 
-/// pekko#578: a sick node that accuses twenty, and is accused by some, takes nobody along.
+/// A sick node that accuses twenty, and is accused by some, takes nobody along.
 #[test]
 fn one_sick_node_of_twenty_goes_alone() {
     let names: Vec<String> = (b'a'..=b't').map(|letter| char::from(letter).to_string()).collect();
