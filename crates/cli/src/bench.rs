@@ -1,7 +1,9 @@
 //! `tenure bench`: what things cost on this machine.
 
 mod counting;
+#[cfg(feature = "cluster")]
 mod cpu;
+#[cfg(feature = "cluster")]
 mod downing;
 mod lease;
 mod samples;
@@ -29,9 +31,11 @@ enum Command {
     /// behind, released. The last figure takes three renewal intervals.
     Lease(LeaseArgs),
     /// Decide about splits of a cluster with a thousand members
+    #[cfg(feature = "cluster")]
     Downing(DowningArgs),
 }
 
+#[cfg(feature = "cluster")]
 #[derive(clap::Args)]
 struct DowningArgs {
     /// Print JSON
@@ -67,6 +71,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
             let figures = runtime.block_on(lease::measure(&args))?;
             output::print(&figures, args.json)?;
         }
+        #[cfg(feature = "cluster")]
         Command::Downing(args) => output::print(&downing::measure(), args.json)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -2,6 +2,7 @@
 //! their timing, and measures stores.
 
 mod bench;
+#[cfg(feature = "cluster")]
 mod downing;
 mod duration;
 mod exit;
@@ -38,6 +39,7 @@ enum Command {
     #[command(name = run::GUARDIAN, hide = true)]
     Guardian(run::GuardianArgs),
     Lease(lease::Args),
+    #[cfg(feature = "cluster")]
     Downing(downing::Args),
     Timings(timings::Args),
     Bench(bench::Args),
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         #[cfg(target_os = "linux")]
         Command::Guardian(_) => unreachable!("the guardian has returned above"),
         Command::Lease(args) => lease::main(args),
+        #[cfg(feature = "cluster")]
         Command::Downing(args) => downing::main(args),
         Command::Timings(args) => timings::main(&args),
         Command::Bench(args) => bench::main(args),

@@ -1,5 +1,6 @@
 //! `tenure timings`: what follows from a lease's settings.
 
+#[cfg(feature = "cluster")]
 mod failover;
 
 use std::fmt::Write as _;
@@ -7,8 +8,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure_cluster::MembershipSettings;
-use tenure_cluster::downing::default_stable_after;
 use tenure_lease::Settings;
 use tenure_lease::backend::StoreInfo;
 
@@ -16,7 +15,6 @@ use crate::duration;
 use crate::exit::Failure;
 use crate::output;
 use crate::store;
-use failover::InCluster;
 
 /// Show the arithmetic of a lease's timing, and the failover to expect
 ///
@@ -39,19 +37,9 @@ pub(crate) struct Args {
     /// The safety distance for clock rates and short pauses [default: ttl/10]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     margin: Option<Duration>,
-    /// How many members the cluster has; `stable_after` follows from it
-    #[arg(long, default_value_t = 10, value_name = "COUNT")]
-    members: usize,
-    /// How long after its last sign of life a member counts as unreachable [default: as membership
-    /// settings have it]
-    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
-    detection: Option<Duration>,
-    /// For how long a view must be stable before the resolver decides [default: by --members]
-    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
-    stable_after: Option<Duration>,
-    /// How long to wait after a removal, without a lease [default: as stable-after]
-    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
-    removal_margin: Option<Duration>,
+    #[cfg(feature = "cluster")]
+    #[command(flatten)]
+    cluster: failover::ClusterArgs,
     /// The store whose bounds and failover to show
     #[arg(long = "lease", value_name = "URL", env = "TENURE_LEASE", hide_env_values = true)]
     url: Option<String>,
@@ -70,12 +58,13 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
         Some(store) => settings.check_for(store)?,
         None => settings.check()?,
     }
-    let timings = Timings::of(&settings, store.as_ref(), args.failover());
+    let timings = Timings::of(args, &settings, store.as_ref());
     if args.json {
         output::json(&timings)?;
     } else {
-        let text = timings.explain(&settings, store.as_ref());
-        output::text(&format!("{text}\n\n{}", timings.in_cluster))?;
+        output::text(&timings.explain(&settings, store.as_ref()))?;
+        #[cfg(feature = "cluster")]
+        output::text(&format!("\n{}", timings.in_cluster))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -102,12 +91,6 @@ impl Args {
         }
         settings
     }
-
-    fn failover(&self) -> InCluster {
-        let detection = self.detection.unwrap_or_else(|| MembershipSettings::default().detection());
-        let stable_after = self.stable_after.unwrap_or_else(|| default_stable_after(self.members));
-        InCluster::of(self.ttl, detection, stable_after, self.removal_margin)
-    }
 }
 
 /// What `--json` prints; its shape is stable.
@@ -127,7 +110,8 @@ struct Timings {
     after_release: Failover,
     store_outage: Outage,
     /// What a dead member of a cluster hosted.
-    in_cluster: InCluster,
+    #[cfg(feature = "cluster")]
+    in_cluster: failover::InCluster,
 }
 
 /// From the event to the next holder's start.
@@ -149,7 +133,9 @@ struct Outage {
 }
 
 impl Timings {
-    fn of(settings: &Settings, store: Option<&StoreInfo>, in_cluster: InCluster) -> Self {
+    fn of(args: &Args, settings: &Settings, store: Option<&StoreInfo>) -> Self {
+        #[cfg(not(feature = "cluster"))]
+        let _ = args;
         let Settings { ttl, renew_interval, operation_timeout, stop_budget, margin, .. } =
             *settings;
         let sum = renew_interval + operation_timeout + stop_budget + margin;
@@ -187,7 +173,8 @@ impl Timings {
                 held_ms: millis(settings.held_for()),
                 stopped_ms: millis(settings.kill_after()),
             },
-            in_cluster,
+            #[cfg(feature = "cluster")]
+            in_cluster: args.cluster.failover(ttl),
         }
     }
 

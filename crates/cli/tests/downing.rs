@@ -1,5 +1,5 @@
 //! `tenure downing decide`, `tenure bench downing`, and the failover that `tenure timings` expects.
-#![cfg(target_os = "linux")]
+#![cfg(all(target_os = "linux", feature = "cluster"))]
 
 mod common;
 

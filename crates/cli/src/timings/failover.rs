@@ -4,8 +4,36 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
+use tenure_cluster::MembershipSettings;
+use tenure_cluster::downing::default_stable_after;
 
 use super::millis;
+use crate::duration;
+
+#[derive(clap::Args)]
+pub(super) struct ClusterArgs {
+    /// How many members the cluster has; `stable_after` follows from it
+    #[arg(long, default_value_t = 10, value_name = "COUNT")]
+    members: usize,
+    /// How long after its last sign of life a member counts as unreachable [default: as membership
+    /// settings have it]
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
+    detection: Option<Duration>,
+    /// For how long a view must be stable before the resolver decides [default: by --members]
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
+    stable_after: Option<Duration>,
+    /// How long to wait after a removal, without a lease [default: as stable-after]
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
+    removal_margin: Option<Duration>,
+}
+
+impl ClusterArgs {
+    pub(super) fn failover(&self, ttl: Duration) -> InCluster {
+        let detection = self.detection.unwrap_or_else(|| MembershipSettings::default().detection());
+        let stable_after = self.stable_after.unwrap_or_else(|| default_stable_after(self.members));
+        InCluster::of(ttl, detection, stable_after, self.removal_margin)
+    }
+}
 
 /// From a member's last sign of life to the start of its successor; the start itself comes on top.
 #[derive(Serialize)]
@@ -25,7 +53,7 @@ pub(super) struct InCluster {
 }
 
 impl InCluster {
-    pub(super) fn of(
+    fn of(
         ttl: Duration,
         detection: Duration,
         stable_after: Duration,
