@@ -6,6 +6,8 @@ mod bench;
 mod certs;
 #[cfg(feature = "cluster")]
 mod cluster;
+#[cfg(feature = "cluster")]
+mod downing;
 mod duration;
 mod exit;
 mod lease;
@@ -43,6 +45,8 @@ enum Command {
     #[command(name = run::GUARDIAN, hide = true)]
     Guardian(run::GuardianArgs),
     Lease(lease::Args),
+    #[cfg(feature = "cluster")]
+    Downing(downing::Args),
     Timings(timings::Args),
     Bench(bench::Args),
     #[cfg(feature = "cluster")]
@@ -74,6 +78,8 @@ fn main() -> ExitCode {
         #[cfg(target_os = "linux")]
         Command::Guardian(_) => unreachable!("the guardian has returned above"),
         Command::Lease(args) => lease::main(args),
+        #[cfg(feature = "cluster")]
+        Command::Downing(args) => downing::main(args),
         Command::Timings(args) => timings::main(&args),
         Command::Bench(args) => bench::main(args),
         #[cfg(feature = "cluster")]

@@ -235,6 +235,7 @@ impl Outcome {
 /// In the order of addresses, as people look for them.
 fn nodes<N: HasAddress, const K: usize>(of: [&Vec<&Seat<N>>; K]) -> Vec<N> {
     let mut nodes: Vec<N> = of.into_iter().flatten().map(|seat| seat.node.clone()).collect();
-    nodes.sort_unstable();
+    // Each of the lists is sorted already, which a stable sort makes use of.
+    nodes.sort();
     nodes
 }

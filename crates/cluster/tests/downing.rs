@@ -49,7 +49,7 @@ fn nothing_happens_while_nobody_is_unreachable() {
     }
 }
 
-/// actor-ts#933: a cluster that is still smaller than its quorum must not down itself.
+/// A cluster that is still smaller than its quorum must not down itself.
 #[test]
 fn a_cluster_below_its_quorum_starts_in_peace() {
     assert_eq!(play(&quorum(3), "a"), "stay");
@@ -61,7 +61,7 @@ fn a_cluster_below_its_quorum_starts_in_peace() {
     assert_eq!(play(&quorum(3), "a | b c"), "down | down");
 }
 
-/// actor-ts#932: an oldest that is alone makes way, if it is told to and there is somebody to make
+/// An oldest that is alone makes way, if it is told to and there is somebody to make
 /// way for.
 #[test]
 fn an_oldest_that_is_alone_makes_way() {
@@ -76,7 +76,7 @@ fn an_oldest_that_is_alone_makes_way() {
     assert_eq!(play(&oldest(true), "a d? | b c"), "down | live");
 }
 
-/// pekko#578: a sick node that accuses twenty, and is accused by some, takes nobody along.
+/// A sick node that accuses twenty, and is accused by some, takes nobody along.
 #[test]
 fn one_sick_node_of_twenty_goes_alone() {
     let names: Vec<String> = (b'a'..=b't').map(|letter| char::from(letter).to_string()).collect();
@@ -265,4 +265,30 @@ fn beliefs_that_make_no_sense_are_refused() {
     let twice = seats().into_iter().chain(seats());
     let error = Situation::new(&"a".to_owned(), twice, [], None).unwrap_err();
     assert_eq!(error, SituationError::Twice("a".into()));
+}
+
+/// The table that operators read.
+#[test]
+fn the_page_tells_the_truth() {
+    let page = include_str!("../../../docs/downing.md");
+    let splits = ["a b c | d e", "a b | c d", "a | b c d", "a b | c d | e", "a b | c d | e f"];
+    let mut lines = page.lines().skip_while(|line| !line.contains(splits[0])).take(9);
+    let header = lines.next().unwrap();
+    assert!(splits.iter().all(|split| header.contains(split)), "{header}");
+    let strategies = [
+        ("static-quorum, 3", quorum(3)),
+        ("keep-majority", majority()),
+        ("keep-oldest", oldest(true)),
+        ("  not down-if-alone", oldest(false)),
+        ("keep-referee, a", referee("a", 1)),
+        ("lease-majority", ties()),
+        ("  mode always", always()),
+        ("down-all", down_all()),
+    ];
+    for ((name, strategy), line) in strategies.into_iter().zip(lines) {
+        let written = line.strip_prefix(name).unwrap_or_else(|| panic!("{name}: {line}"));
+        let played = splits.map(|split| play(&strategy, split).replace('|', "")).join(" ");
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words(written), words(&played), "{name}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::situation::HasAddress;
 use super::{Outcome, Side};
+use crate::view::Roles;
 
 /// How large a side is, compared with the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,18 +90,25 @@ pub(super) struct Counts<'a, N> {
 impl<'a, N: HasAddress> Counts<'a, N> {
     /// Counts the members with the role.
     pub(super) fn of(side: &Side<'a, N>, role: Option<&str>) -> Self {
-        let situation = side.situation;
-        let voter = |node, up_number| Voter { node, up_number, here: side.has(node) };
-        let has_role = |roles: &crate::view::Roles| role.is_none_or(|role| roles.contains(role));
-        let present: Vec<Voter<'_, N>> = situation
-            .seats
+        let seats = &side.situation.seats;
+        let has_role = |roles: &Roles| role.is_none_or(|role| roles.contains(role));
+        let present: Vec<Voter<'_, N>> = seats
             .iter()
-            .filter(|seat| seat.counts() && has_role(&seat.roles))
-            .map(|seat| voter(&seat.node, seat.up_number))
+            .zip(&side.is_here)
+            .filter(|(seat, _)| seat.counts() && has_role(&seat.roles))
+            .map(|(seat, here)| Voter { node: &seat.node, up_number: seat.up_number, here: *here })
             .collect();
-        let converged = situation.converged.as_ref().map(|converged| {
+        let converged = side.situation.converged.as_ref().map(|converged| {
+            // Both are in the order of nodes.
+            let mut now = seats.iter().zip(&side.is_here).peekable();
             let members = converged.members.iter().filter(|(_, (_, roles))| has_role(roles));
-            members.map(|(node, (up_number, _))| voter(node, *up_number)).collect::<Vec<_>>()
+            let voter = |(node, (up_number, _)): (&'a N, &(u64, Roles))| {
+                while now.next_if(|(seat, _)| seat.node != *node && seat.node < *node).is_some() {}
+                let here =
+                    now.next_if(|(seat, _)| seat.node == *node).is_some_and(|(_, here)| *here);
+                Voter { node, up_number: *up_number, here }
+            };
+            members.map(voter).collect::<Vec<_>>()
         });
         let converged = converged.filter(|converged| *converged != present);
         Self {

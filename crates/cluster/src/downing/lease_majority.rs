@@ -64,7 +64,8 @@ impl LeaseMajority {
         let standing = counts.standing();
         let reason = match standing {
             Standing::Majority => format!("{said}, a majority"),
-            Standing::Equal => format!("{said}, no less than half"),
+            Standing::Equal if counts.converged.is_none() => format!("{said}, half"),
+            Standing::Equal => format!("{said}, no minority"),
             Standing::Minority => format!("{said}, a minority"),
             Standing::Unsure => format!("{said}, a minority or not"),
         };

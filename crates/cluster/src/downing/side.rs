@@ -27,6 +27,8 @@ pub struct Side<'a, N> {
     pub unseen: Vec<&'a Seat<N>>,
     /// What it was worked out from.
     pub(super) situation: &'a Situation<N>,
+    /// Whether each of its seats is of this side.
+    pub(super) is_here: Vec<bool>,
 }
 
 impl<'a, N: HasAddress> Side<'a, N> {
@@ -45,18 +47,20 @@ impl<'a, N: HasAddress> Side<'a, N> {
         }
         let is_dropped = indirectly_connected(seats, &inner);
         let (mut here, mut dropped, mut gone, mut unseen) = (vec![], vec![], vec![], vec![]);
+        let is_here = seats.iter().zip(&is_dropped).map(|(seat, dropped)| seat.seen && !dropped);
+        let is_here: Vec<bool> = is_here.collect();
         for (place, seat) in seats.iter().enumerate() {
-            if is_dropped[place] {
-                dropped.push(seat);
-            } else if seat.seen {
+            if is_here[place] {
                 here.push(seat);
+            } else if is_dropped[place] {
+                dropped.push(seat);
             } else if is_gone[place] {
                 gone.push(seat);
             } else if seat.counts() {
                 unseen.push(seat);
             }
         }
-        Self { here, dropped, gone, unseen, situation }
+        Self { here, dropped, gone, unseen, situation, is_here }
     }
 
     /// Who leads this side: the up member with the lowest address, of those with the role. If
@@ -75,11 +79,6 @@ impl<'a, N: HasAddress> Side<'a, N> {
             .min()
             .map(|(_, node)| node)
     }
-
-    /// Whether a node is of this side and sees the rest of it.
-    pub(super) fn has(&self, node: &N) -> bool {
-        self.here.binary_search_by(|seat| seat.node.cmp(node)).is_ok()
-    }
 }
 
 /// Whom to drop so that the rest see each other, given the links that are cut between them.
@@ -93,14 +92,25 @@ fn indirectly_connected<N: HasAddress>(seats: &[Seat<N>], cuts: &[(usize, usize)
             _ => {}
         }
     }
-    let mut links: Vec<Vec<usize>> = vec![Vec::new(); seats.len()];
-    for &(a, b) in cuts {
-        if !dropped[a] && !dropped[b] {
-            links[a].push(b);
-            links[b].push(a);
+    let kept = || cuts.iter().filter(|(a, b)| !dropped[*a] && !dropped[*b]);
+    let mut count = vec![0_usize; seats.len()];
+    for &(a, b) in kept() {
+        count[a] += 1;
+        count[b] += 1;
+    }
+    // The other ends of each one's links, one after the other in a single list.
+    let mut start = vec![0; seats.len() + 1];
+    for place in 0..seats.len() {
+        start[place + 1] = start[place] + count[place];
+    }
+    let mut filled = start.clone();
+    let mut links = vec![0_usize; start[seats.len()]];
+    for &(a, b) in kept() {
+        for (one, other) in [(a, b), (b, a)] {
+            links[filled[one]] = other;
+            filled[one] += 1;
         }
     }
-    let mut count: Vec<usize> = links.iter().map(Vec::len).collect();
     // The worst on top. An entry whose count has fallen since is out of date and passed over; a new
     // one was added when it fell.
     let entry = |place: usize, count: usize| (count, age(&seats[place]), place);
@@ -113,7 +123,7 @@ fn indirectly_connected<N: HasAddress>(seats: &[Seat<N>], cuts: &[(usize, usize)
             continue;
         }
         dropped[place] = true;
-        for &other in &links[place] {
+        for &other in &links[start[place]..start[place + 1]] {
             if !dropped[other] {
                 count[other] -= 1;
                 if count[other] > 0 {
@@ -125,9 +135,9 @@ fn indirectly_connected<N: HasAddress>(seats: &[Seat<N>], cuts: &[(usize, usize)
     dropped
 }
 
-/// Higher is younger. Who has no up-number yet is younger than everybody who has.
+/// Higher is younger. Who is only joining is younger than everybody else.
 fn age<N>(seat: &Seat<N>) -> (bool, u64) {
-    (seat.up_number == 0, seat.up_number)
+    (!seat.counts(), seat.up_number)
 }
 
 /// For people: the first few by name.

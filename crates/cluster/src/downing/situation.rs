@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Side;
 use crate::view::{Roles, Status, View};
-use crate::{Member, Node};
+use crate::{Incarnation, Member, Node};
 
 /// What can be a node here: a [`Node`] of a running cluster, or just a name.
 pub trait HasAddress: Clone + Ord + Hash {
@@ -159,18 +159,21 @@ impl Situation<Node> {
             let Member { status, up_number, roles } = member.clone();
             seats.push(Seat { node: node.clone(), status, up_number, roles, seen: has_seen });
         }
-        let places: HashMap<&Node, usize> =
-            seats.iter().enumerate().map(|(place, seat)| (&seat.node, place)).collect();
+        // Found by incarnation, which is quicker to compare than an address, and nearly unique.
+        let mut places: Vec<(Incarnation, usize)> =
+            seats.iter().enumerate().map(|(place, seat)| (seat.node.incarnation, place)).collect();
+        places.sort_unstable();
+        let place = |node: &Node| {
+            let from = places.partition_point(|(incarnation, _)| *incarnation < node.incarnation);
+            let same = places[from..].iter().take_while(|(one, _)| *one == node.incarnation);
+            same.map(|(_, place)| *place).find(|place| seats[*place].node == *node)
+        };
         let mut cuts = Vec::new();
-        for (place, seat) in seats.iter().enumerate() {
+        for (observer, seat) in seats.iter().enumerate() {
             let Some(row) = view.row(&seat.node) else { continue };
-            cuts.extend(
-                row.unreachable
-                    .iter()
-                    .filter_map(|subject| places.get(subject).map(|subject| (place, *subject))),
-            );
+            cuts.extend(row.unreachable.iter().filter_map(|one| Some((observer, place(one)?))));
         }
-        let me = places.get(me).copied();
+        let me = place(me);
         Self { me, cuts: links(cuts), seats, converged }
     }
 }
@@ -197,4 +200,54 @@ pub enum SituationError {
     /// Somebody is listed more than once.
     #[error("\"{0}\" is listed twice among the members")]
     Twice(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{KeepMajority, Strategy};
+    use super::*;
+    use crate::Address;
+    use crate::view::Row;
+
+    fn node(name: char, incarnation: u64) -> Node {
+        let address = Address::new(&format!("{name}:1")).unwrap();
+        Node { address, incarnation: Incarnation(incarnation) }
+    }
+
+    /// The same belief, from a view and by hand, with a member that is down, one that took its
+    /// address, and two that share an incarnation.
+    #[test]
+    fn a_view_and_its_parts_say_the_same() {
+        let nodes = [node('a', 7), node('b', 3), node('b', 9), node('c', 3), node('d', 1)];
+        let [a, old, b, c, d] = nodes.clone();
+        let mut view = View::new(1);
+        for (number, one) in nodes.iter().enumerate() {
+            let status = if *one == old { Status::Down } else { Status::Up };
+            let up_number = number as u64 + 1;
+            view.set_member(one, Member { status, up_number, roles: Roles::default() });
+        }
+        let rows = [(&a, vec![&c, &old]), (&b, vec![&c, &d]), (&c, vec![&a]), (&old, vec![&a])];
+        for (observer, subjects) in rows.clone() {
+            let unreachable = subjects.into_iter().cloned().collect::<BTreeSet<_>>().into();
+            view.set_row(observer, Row { version: 1, unreachable });
+        }
+        let seen = BTreeSet::from([a.clone(), b.clone()]);
+        let seats = view.members().map(|(node, member)| {
+            let Member { status, up_number, roles } = member.clone();
+            Seat { node: node.clone(), status, up_number, roles, seen: seen.contains(node) }
+        });
+        let cuts = rows.iter().flat_map(|(observer, subjects)| {
+            subjects.iter().map(|subject| ((*observer).clone(), (*subject).clone()))
+        });
+        let by_hand = Situation::new(&a, seats, cuts, None).unwrap();
+        let of_view = Situation::of(&a, &view, &seen, Some(Arc::new(Converged::of(&view))));
+        assert_eq!(of_view.cuts, by_hand.cuts);
+        assert_eq!(of_view.cuts, [(0, 2), (1, 2), (1, 3)]);
+        let strategy = Strategy::KeepMajority(KeepMajority::default());
+        let decision = strategy.decide(&of_view);
+        assert_eq!(decision, strategy.decide(&by_hand));
+        assert_eq!(decision.down(), [c, d]);
+        let of_the_dead = Situation::of(&old, &view, &seen, None);
+        assert!(of_the_dead.side().is_none());
+    }
 }
