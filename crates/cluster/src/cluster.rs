@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::Node;
-use crate::driver::{self, Command};
+use crate::driver::{self, Command, Started};
 use crate::membership::{Ending, Event};
+use crate::messaging::Messaging;
 use crate::settings::{Settings, SettingsError};
 use crate::transport::{IdentityError, TransportError};
 use crate::view::View;
@@ -24,6 +25,7 @@ struct Shared {
     state: watch::Receiver<State>,
     events: broadcast::Sender<Event>,
     hooks: Hooks,
+    messaging: Arc<Messaging>,
 }
 
 /// What the driver publishes.
@@ -70,8 +72,9 @@ impl Cluster {
     pub async fn join(settings: Settings) -> Result<Self, JoinError> {
         settings.check()?;
         let hooks = Hooks::default();
-        let (commands, state, events) = driver::start(settings, hooks.clone())?;
-        let shared = Shared { commands, state, events, hooks };
+        let Started { commands, state, events, messaging } =
+            driver::start(settings, hooks.clone())?;
+        let shared = Shared { commands, state, events, hooks, messaging };
         let cluster = Self { shared: Arc::new(shared) };
         let mut state = cluster.shared.state.clone();
         let settled = state.wait_for(|state| state.up || state.ended.is_some()).await;
@@ -125,6 +128,10 @@ impl Cluster {
             Ok(Some(End::Membership(ending))) => ending,
             _ => Ending::Left,
         }
+    }
+
+    pub(crate) fn messaging(&self) -> &Arc<Messaging> {
+        &self.shared.messaging
     }
 
     /// Has this done when this node leaves, before it goes: whatever it hosts must have stopped, or

@@ -14,6 +14,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::cluster::{End, Hooks, JoinError, State};
 use crate::membership::{Ending, Event};
+use crate::messaging::Messaging;
 use crate::settings::Settings;
 use crate::transport::{Handles, Identity, Local, Security, Transport};
 use crate::{Incarnation, Node};
@@ -39,9 +40,16 @@ struct Driver {
     own_commands: mpsc::WeakSender<Command>,
     state: watch::Sender<State>,
     events: broadcast::Sender<Event>,
+    messaging: Arc<Messaging>,
 }
 
-type Started = (mpsc::Sender<Command>, watch::Receiver<State>, broadcast::Sender<Event>);
+/// What users get of a node.
+pub(crate) struct Started {
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) state: watch::Receiver<State>,
+    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) messaging: Arc<Messaging>,
+}
 
 /// Starts a node's thread.
 pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinError> {
@@ -62,9 +70,11 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
     let (events, _) = broadcast::channel(EVENTS);
     let me = new_node(&settings);
     let state = watch::Sender::new(State { me: me.clone(), view: None, up: false, ended: None });
+    let messaging = Arc::new(Messaging::new(data.clone(), state.subscribe()));
     let driver = Driver {
         hooks,
         data,
+        messaging: messaging.clone(),
         own_commands: commands.downgrade(),
         commands: commands_out,
         state: state.clone(),
@@ -78,7 +88,7 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
         .name("tenure-cluster".into())
         .spawn(move || runtime.block_on(driver.run(me, first)))
         .map_err(|error| failed("cannot start a thread", error))?;
-    Ok((commands, state.subscribe(), events))
+    Ok(Started { commands, state: state.subscribe(), events, messaging })
 }
 
 impl Driver {
@@ -108,6 +118,7 @@ impl Driver {
     }
 
     fn end(&self, end: End) {
+        self.messaging.end();
         self.state.send_modify(|state| {
             state.up = false;
             state.ended = Some(end);

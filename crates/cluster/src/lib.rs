@@ -9,6 +9,7 @@
 //! reachability/     pure: who answers whom
 //! membership/       pure: joining, gossip, leading, leaving
 //! formation.rs      pure: exactly one cluster, of however many nodes start at once
+//! messaging/        messages to named receivers; reliable ones
 //! transport/        mutual TLS, frames, a lane for control and one for data
 //! driver/           the thread that gives the cores a clock, a network and a store
 //! ```
@@ -22,6 +23,7 @@ pub mod formation;
 mod humane;
 pub mod membership;
 pub mod message;
+pub mod messaging;
 mod node;
 mod reachability;
 pub mod settings;
