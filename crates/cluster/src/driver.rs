@@ -70,7 +70,11 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
     let (events, _) = broadcast::channel(EVENTS);
     let me = new_node(&settings);
     let state = watch::Sender::new(State { me: me.clone(), view: None, up: false, ended: None });
-    let messaging = Arc::new(Messaging::new(data.clone(), state.subscribe()));
+    let messaging = Arc::new(Messaging::new(
+        data.clone(),
+        state.subscribe(),
+        settings.transport.data_frame_max,
+    ));
     let driver = Driver {
         hooks,
         data,

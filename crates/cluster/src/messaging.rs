@@ -54,6 +54,7 @@ mod error;
 mod mailbox;
 mod message;
 mod receiver;
+pub mod reliable;
 mod sender;
 pub mod telemetry;
 mod wire;

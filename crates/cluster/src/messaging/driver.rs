@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, broadcast, mpsc, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 use self::ask::Asks;
 use super::mailbox::{Entry, Mailbox, Refused, Why};
@@ -33,6 +33,8 @@ pub(crate) struct Messaging {
     /// The runtime that user code runs on.
     runtime: Handle,
     state: watch::Receiver<State>,
+    /// The longest frame.
+    pub(super) frame_max: usize,
     attached: RwLock<Option<Attached>>,
     receivers: Mutex<Receivers>,
     asks: Asks,
@@ -62,10 +64,11 @@ pub(super) enum Route {
 }
 
 impl Messaging {
-    pub(crate) fn new(runtime: Handle, state: watch::Receiver<State>) -> Self {
+    pub(crate) fn new(runtime: Handle, state: watch::Receiver<State>, frame_max: usize) -> Self {
         Self {
             runtime,
             state,
+            frame_max,
             attached: RwLock::default(),
             receivers: Mutex::default(),
             asks: Asks { waiting: Mutex::default(), next: AtomicU64::new(0) },
@@ -131,7 +134,11 @@ impl Messaging {
         )
     }
 
-    fn dead(&self, to: &Node, receiver: Option<Arc<str>>, count: u64, why: Lost) {
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    pub(super) fn dead(&self, to: &Node, receiver: Option<Arc<str>>, count: u64, why: Lost) {
         if count == 0 {
             return;
         }
@@ -357,24 +364,25 @@ impl Messaging {
     }
 }
 
-/// Puts an entry into a mailbox, after waiting for room if need be, but not for ever.
+/// Puts an entry into a mailbox, after waiting for room if need be, for as long as it goes forward.
 async fn put(mailbox: &Mailbox, entry: Entry) -> Result<(), Refused> {
-    let mut refused = match mailbox.try_put(entry) {
+    let refused = match mailbox.try_put(entry) {
         Err(refused) if refused.why == Why::Full => refused,
         settled => return settled,
     };
     telemetry::waited();
-    let deadline = Instant::now() + PATIENCE;
+    let place = mailbox.wait();
+    let mut turn = std::pin::pin!(place.turn());
     loop {
-        if timeout_at(deadline, mailbox.room()).await.is_err() {
-            mailbox.set_stuck();
-            return Err(refused);
+        let taken = mailbox.taken();
+        match timeout(PATIENCE, &mut turn).await {
+            Ok(turn) => return turn.put(refused.entry),
+            Err(_) if mailbox.taken() != taken => {}
+            Err(_) => {
+                mailbox.set_stuck();
+                return Err(refused);
+            }
         }
-        refused = match mailbox.try_put(refused.entry) {
-            // Somebody else was quicker.
-            Err(refused) if refused.why == Why::Full => refused,
-            settled => return settled,
-        };
     }
 }
 

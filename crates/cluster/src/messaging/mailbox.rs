@@ -7,7 +7,7 @@ use std::any::{Any, TypeId};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::{Lost, Reply};
 use crate::Node;
@@ -22,8 +22,10 @@ pub(crate) struct Mailbox {
     state: Mutex<State>,
     /// Wakes the receiver.
     filled: Notify,
-    /// Wakes all who wait for room.
+    /// Wakes whoever is first in line for room.
     emptied: Notify,
+    /// Who waits longest goes first.
+    turn: Semaphore,
 }
 
 #[derive(Debug, Default)]
@@ -33,6 +35,10 @@ struct State {
     bytes: usize,
     /// The receiver found nothing and waits for `filled`.
     parked: bool,
+    /// How many entries were ever taken.
+    taken: u64,
+    /// How many wait for room; nobody overtakes them.
+    waiting: usize,
     /// Somebody has waited for room for too long, and nothing was taken since.
     stuck: bool,
     closed: bool,
@@ -89,17 +95,28 @@ impl Mailbox {
             state: Mutex::default(),
             filled: Notify::new(),
             emptied: Notify::new(),
+            turn: Semaphore::new(1),
         }
     }
 
-    /// Puts an entry in as a whole unless the mailbox is full before.
+    /// Puts an entry in as a whole, unless the mailbox is full before or somebody waits.
     pub(crate) fn try_put(&self, entry: Entry) -> Result<(), Refused> {
-        let mut state = self.lock();
-        let why = match () {
-            () if state.closed => Why::Closed,
-            () if self.is_full(&state) && state.stuck => Why::Stuck,
-            () if self.is_full(&state) => Why::Full,
-            () => {
+        let state = self.lock();
+        let full = state.waiting > 0 || self.is_full(&state);
+        self.put(state, entry, full)
+    }
+
+    fn put(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        entry: Entry,
+        full: bool,
+    ) -> Result<(), Refused> {
+        let why = match full {
+            _ if state.closed => Why::Closed,
+            true if state.stuck => Why::Stuck,
+            true => Why::Full,
+            false => {
                 let (messages, bytes) = entry.size();
                 state.messages += messages;
                 state.bytes += bytes;
@@ -115,8 +132,19 @@ impl Mailbox {
         Err(Refused { entry, why })
     }
 
+    /// Gets in line for room.
+    pub(crate) fn wait(&self) -> Place<'_> {
+        self.lock().waiting += 1;
+        Place { mailbox: self }
+    }
+
+    /// How many entries were ever taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.lock().taken
+    }
+
     /// Waits until there is room, or it is closed.
-    pub(crate) async fn room(&self) {
+    async fn room(&self) {
         loop {
             let mut emptied = std::pin::pin!(self.emptied.notified());
             emptied.as_mut().enable(); // Before the look, so that nothing is missed after it.
@@ -143,6 +171,7 @@ impl Mailbox {
         let (messages, bytes) = entry.size();
         state.messages -= messages;
         state.bytes -= bytes;
+        state.taken += 1;
         state.stuck = false;
         drop(state);
         if full {
@@ -179,6 +208,40 @@ impl Mailbox {
     fn lock(&self) -> MutexGuard<'_, State> {
         // What is guarded is never left half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Somebody's place in the line for room.
+pub(crate) struct Place<'a> {
+    mailbox: &'a Mailbox,
+}
+
+impl<'a> Place<'a> {
+    /// Waits until it is our turn and there is room, or the mailbox is closed.
+    pub(crate) async fn turn(&self) -> Turn<'a> {
+        // Never closed.
+        let turn = self.mailbox.turn.acquire().await.ok();
+        self.mailbox.room().await;
+        Turn { mailbox: self.mailbox, _turn: turn }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.mailbox.lock().waiting -= 1;
+    }
+}
+
+/// The right to put one entry in.
+pub(crate) struct Turn<'a> {
+    mailbox: &'a Mailbox,
+    _turn: Option<SemaphorePermit<'a>>,
+}
+
+impl Turn<'_> {
+    pub(crate) fn put(self, entry: Entry) -> Result<(), Refused> {
+        // Nobody has overtaken us, so the room is still there.
+        self.mailbox.put(self.mailbox.lock(), entry, false)
     }
 }
 

@@ -81,9 +81,7 @@ impl<M: Message> Sender<M> {
             return self.send(lane, TELL, message).await;
         }
         match self.messaging.route(&self.node, &self.name)? {
-            Route::Lane(lane) => {
-                self.send(self.lane.get_or_init(|| lane.clone()), TELL, message).await
-            }
+            Route::Lane(lane) => self.send(self.keep(&lane), TELL, message).await,
             Route::Own(mailbox) => self.messaging.put_own(&mailbox, message, None, true).await,
         }
     }
@@ -104,7 +102,7 @@ impl<M: Message> Sender<M> {
             return self.try_send(lane, message);
         }
         match self.messaging.route(&self.node, &self.name)? {
-            Route::Lane(lane) => self.try_send(self.lane.get_or_init(|| lane.clone()), message),
+            Route::Lane(lane) => self.try_send(self.keep(&lane), message),
             Route::Own(mailbox) => self.messaging.try_put_own(&mailbox, message, None),
         }
     }
@@ -128,6 +126,24 @@ impl<M: Message> Sender<M> {
     #[inline]
     fn open_lane(&self) -> Option<&DataLane> {
         self.lane.get().filter(|lane| !lane.is_closed())
+    }
+
+    /// Remembers a lane for the next time. One that was closed stays; then there is a look at the
+    /// table each time.
+    fn keep<'a>(&self, lane: &'a DataLane) -> &'a DataLane {
+        let _ = self.lane.set(lane.clone());
+        lane
+    }
+
+    /// Sends a message, after waiting for room on the way, but not in the receiver's mailbox.
+    pub(crate) async fn offer(&self, message: M) -> Result<(), NotDone> {
+        if let Some(lane) = self.open_lane() {
+            return self.send(lane, TRY, message).await;
+        }
+        match self.messaging.route(&self.node, &self.name)? {
+            Route::Lane(lane) => self.send(self.keep(&lane), TRY, message).await,
+            Route::Own(mailbox) => self.messaging.try_put_own(&mailbox, message, None),
+        }
     }
 
     #[inline]
