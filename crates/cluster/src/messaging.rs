@@ -44,9 +44,10 @@
 //!   may have been.
 //! - **Bounded.** A receiver that does not keep up fills its mailbox; then [`Sender::ask`] and
 //!   [`Sender::try_tell`] are refused at once, and a [`Sender::tell`] makes its node's whole lane
-//!   wait, until senders there wait. That holds up what that node sends to other receivers, too, so
-//!   it has a limit: a receiver that is full and has taken nothing for a second ([`PATIENCE`]) is
-//!   *stuck*, and refuses everything until it takes something again.
+//!   wait, until senders there wait. That holds up what that node sends to others here, answers
+//!   included, so it has a limit: a receiver that is full and has taken nothing for a second
+//!   ([`PATIENCE`]) is *stuck*, and refuses everything until it takes something again. So a slow
+//!   receiver should be asked, or told with `try_tell`, or have a task behind it that takes.
 
 mod dead;
 mod driver;

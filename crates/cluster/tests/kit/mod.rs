@@ -1,6 +1,6 @@
 //! Nodes on loopback with certificates of their own, and ways to see what they told, counted and
 //! logged.
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 #![allow(clippy::disallowed_methods, reason = "these tests run in real time, over real sockets")]
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
 //! Members on loopback, and a proxy in front of one that can cut its connections.
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 #![allow(clippy::disallowed_methods, reason = "these tests run in real time, over real sockets")]
 
 use std::net::{SocketAddr, TcpListener};
