@@ -101,6 +101,11 @@ impl Messaging {
         *lock(&self.letters) = None;
     }
 
+    /// Whether there will be no other incarnation.
+    pub(super) fn has_ended(&self) -> bool {
+        lock(&self.receivers).ended
+    }
+
     /// A node begins to send.
     pub(crate) fn incoming(self: &Arc<Self>, from: Node, batches: mpsc::Receiver<Frames>) {
         self.runtime.spawn(read::read(self.clone(), from, batches));

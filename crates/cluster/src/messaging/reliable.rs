@@ -12,7 +12,7 @@
 //! # async fn example(cluster: Cluster, mut db: rusqlite::Connection) -> Result<(), Box<dyn std::error::Error>> {
 //! use tenure_cluster::messaging::reliable::{Entered, Ledger, SqliteLedger};
 //!
-//! let mut payments = cluster.reliable_receiver::<u64>("payments")?;
+//! let mut payments = cluster.reliable_receiver::<i64>("payments")?;
 //! while let Some(delivery) = payments.recv().await {
 //!     let transaction = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
 //!     if SqliteLedger::new(&transaction)?.enter(delivery.record())? == Entered::New {

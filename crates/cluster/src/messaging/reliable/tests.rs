@@ -122,7 +122,7 @@ impl World {
             }
         }
         self.work();
-        self.now = self.now + Duration::from_millis(1);
+        self.now += Duration::from_millis(1);
         while let Some(entry) = self.network.first_entry().filter(|e| e.key().0 <= self.now) {
             match entry.remove() {
                 Mail::Packet(to, numbers) => {
@@ -224,7 +224,7 @@ fn a_receiver_that_is_merely_slow_is_sent_little_more() {
                 outgoing.heard(ack, now);
             }
         }
-        now = now + Duration::from_millis(1);
+        now += Duration::from_millis(1);
     }
     assert!(sent < WINDOW + 20, "{sent}");
     let ack = (1..=WINDOW).filter_map(|number| incoming.done(&key, number)).last().unwrap();
@@ -247,7 +247,7 @@ fn a_message_that_comes_back_again_and_again_is_not_sent_in_a_hot_loop() {
                 outgoing.heard(ack, now);
             }
         }
-        now = now + Duration::from_millis(1);
+        now += Duration::from_millis(1);
     }
     assert!((3..20).contains(&sent), "{sent}");
 }

@@ -61,7 +61,7 @@ impl Cluster {
         messaging.runtime().spawn(task.run(target, acks, letters));
         let payload_max =
             messaging.frame_max.saturating_sub(OVERHEAD + sender.len() + receiver.len());
-        let handle = Arc::new(Handle { shared, payload_max });
+        let handle = Arc::new(Handle { messaging: messaging.clone(), shared, payload_max });
         Ok(ReliableSender { handle, _messages: PhantomData })
     }
 }
@@ -82,6 +82,7 @@ impl<M> Clone for ReliableSender<M> {
 
 #[derive(Debug)]
 struct Handle {
+    messaging: Arc<Messaging>,
     shared: Arc<Shared>,
     payload_max: usize,
 }
@@ -108,7 +109,7 @@ impl<M: Message> ReliableSender<M> {
     /// on it is sent until it is done, for as long as this process lives. Dropping the future
     /// before it has a number means that it is not sent.
     pub async fn send(&self, message: M) -> Result<u64, NotDone> {
-        let Handle { shared, payload_max } = &*self.handle;
+        let Handle { messaging, shared, payload_max } = &*self.handle;
         let mut payload = Vec::new();
         message.encode(&mut payload).map_err(NotDone::Encoding)?;
         let (len, max) = (payload.len(), *payload_max);
@@ -116,7 +117,11 @@ impl<M: Message> ReliableSender<M> {
             return Err(NotDone::TooLong { len, max });
         }
         let room = shared.window.acquire_many(weight(len)).await;
-        room.map_err(|_| closed())?.forget();
+        let room = room.map_err(|_| closed())?;
+        if messaging.has_ended() {
+            return Err(closed());
+        }
+        room.forget();
         let number = lock(&shared.outgoing).push(payload.into());
         shared.pushed.notify_one();
         Ok(number)
