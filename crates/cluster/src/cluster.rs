@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::Node;
-use crate::driver::{self, Command};
+use crate::driver::{self, Command, Started};
 use crate::membership::{Ending, Event};
+use crate::messaging::Messaging;
 use crate::settings::{Settings, SettingsError};
 use crate::transport::{IdentityError, TransportError};
 use crate::view::View;
@@ -25,6 +26,7 @@ struct Shared {
     state: watch::Receiver<State>,
     events: broadcast::Sender<Event>,
     hooks: Hooks,
+    messaging: Arc<Messaging>,
 }
 
 /// What the driver publishes.
@@ -88,8 +90,9 @@ impl Cluster {
     pub fn start(settings: Settings) -> Result<Self, JoinError> {
         settings.check()?;
         let hooks = Hooks::default();
-        let (commands, state, events) = driver::start(settings, hooks.clone())?;
-        let shared = Shared { commands, state, events, hooks };
+        let Started { commands, state, events, messaging } =
+            driver::start(settings, hooks.clone())?;
+        let shared = Shared { commands, state, events, hooks, messaging };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -162,6 +165,10 @@ impl Cluster {
             Some(End::Failed(why)) => Some(why.to_string()),
             _ => None,
         }
+    }
+
+    pub(crate) fn messaging(&self) -> &Arc<Messaging> {
+        &self.shared.messaging
     }
 
     /// Has this done when this node leaves, before it goes: whatever it hosts must have stopped, or

@@ -15,6 +15,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::cluster::{End, Hooks, JoinError, State};
 use crate::membership::{Ending, Event};
+use crate::messaging::Messaging;
 use crate::settings::Settings;
 use crate::transport::{Handles, Identity, Local, Security, Transport};
 use crate::{Incarnation, Node};
@@ -40,9 +41,16 @@ struct Driver {
     own_commands: mpsc::WeakSender<Command>,
     state: watch::Sender<State>,
     events: broadcast::Sender<Event>,
+    messaging: Arc<Messaging>,
 }
 
-type Started = (mpsc::Sender<Command>, watch::Receiver<State>, broadcast::Sender<Event>);
+/// What users get of a node.
+pub(crate) struct Started {
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) state: watch::Receiver<State>,
+    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) messaging: Arc<Messaging>,
+}
 
 /// Starts a node's thread.
 pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinError> {
@@ -63,9 +71,15 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
     let (events, _) = broadcast::channel(EVENTS);
     let me = new_node(&settings);
     let state = watch::Sender::new(State::outside(me.clone()));
+    let messaging = Arc::new(Messaging::new(
+        data.clone(),
+        state.subscribe(),
+        settings.transport.data_frame_max,
+    ));
     let driver = Driver {
         hooks,
         data,
+        messaging: messaging.clone(),
         own_commands: commands.downgrade(),
         commands: commands_out,
         state: state.clone(),
@@ -79,7 +93,7 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
         .name("tenure-cluster".into())
         .spawn(move || runtime.block_on(driver.run(me, first)))
         .map_err(|error| failed("cannot start a thread", error))?;
-    Ok((commands, state.subscribe(), events))
+    Ok(Started { commands, state: state.subscribe(), events, messaging })
 }
 
 impl Driver {
@@ -107,6 +121,7 @@ impl Driver {
     }
 
     fn end(&self, end: End) {
+        self.messaging.end();
         self.state.send_modify(|state| {
             state.up = false;
             state.ended = Some(end);

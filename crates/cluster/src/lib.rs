@@ -10,6 +10,7 @@
 //! membership/       pure: joining, gossip, leading, leaving
 //! downing/          pure: what each strategy decides; resolver.rs: when, by whom, and the verdict
 //! formation.rs      pure: exactly one cluster, of however many nodes start at once
+//! messaging/        messages to named receivers; reliable ones
 //! transport/        mutual TLS, frames, a lane for control and one for data
 //! driver/           the thread that gives the cores a clock, a network and a store
 //! ```
@@ -24,6 +25,7 @@ pub mod formation;
 mod humane;
 pub mod membership;
 pub mod message;
+pub mod messaging;
 mod node;
 mod reachability;
 pub mod resolver;

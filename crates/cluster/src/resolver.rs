@@ -246,7 +246,9 @@ impl Resolver {
                 vec![ResolverEffect::Adopt { verdict, reason }]
             }
             Asked::Won => vec![ResolverEffect::Release],
-            Asked::Lost(sighting) if membership.view().is_some_and(|v| sighting.is_newer_than(v)) => {
+            Asked::Lost(sighting)
+                if membership.view().is_some_and(|v| sighting.is_newer_than(v)) =>
+            {
                 let reason = "another side won the lease".into();
                 vec![ResolverEffect::Adopt { verdict: sighting.verdict, reason }]
             }

@@ -137,7 +137,11 @@ impl Campaign {
     fn report(mut self, words: &[&str]) {
         self.recoveries.sort();
         let middle = self.recoveries.get(self.recoveries.len() / 2);
-        println!("{} seeds, whole again after {middle:?}, at most {:?}", self.seeds, self.recoveries.last());
+        println!(
+            "{} seeds, whole again after {middle:?}, at most {:?}",
+            self.seeds,
+            self.recoveries.last()
+        );
         println!("{:?}", self.coverage);
         let count = self.violations.len();
         let shown: Vec<String> = self.violations.into_iter().take(5).collect();

@@ -17,7 +17,7 @@ use crate::formation::{Formation, FormationEffect, FormationNote};
 use crate::membership::{Effect, Ending, Membership};
 use crate::message::Control;
 use crate::resolver::{Resolver, ResolverEffect};
-use crate::transport::{self, Transport};
+use crate::transport::{self, Direction, Down, Lane, Transport};
 use crate::view::{Digest, Role, Status, Verdict};
 
 /// A transport that listens.
@@ -36,6 +36,8 @@ struct Life<'a> {
     arbiter: mpsc::Sender<ArbiterOrder>,
     discoverer: Discoverer,
     published: Option<(Digest, bool, usize)>,
+    /// Members that are gone, and with whom nobody should begin to talk any more.
+    removed: Vec<Node>,
     ended: Option<Ending>,
 }
 
@@ -85,12 +87,14 @@ impl Driver {
             arbiter,
             discoverer,
             published: None,
+            removed: Vec::new(),
             ended: None,
         };
+        life.driver.messaging.attach(me.clone(), life.transport.clone());
         loop {
             life.settle();
             if let Some(ending) = life.ended.take() {
-                life.transport.close(FAREWELL).await;
+                life.close(&mut events).await;
                 drop(life);
                 // Leases are released before the node is gone.
                 for task in [lease_task, arbiter_task].into_iter().flatten() {
@@ -154,6 +158,27 @@ impl Life<'_> {
             }
         }
         self.publish();
+        // After that, since from then on nobody opens a link to them again.
+        for node in std::mem::take(&mut self.removed) {
+            self.transport.forget(&node.address);
+            self.driver.messaging.gone(&node);
+        }
+    }
+
+    /// The last words: what waits to be sent, and what is heard of it.
+    async fn close(&mut self, events: &mut mpsc::Receiver<transport::Event>) {
+        let transport = self.transport.clone();
+        let mut closing = std::pin::pin!(transport.close(FAREWELL));
+        loop {
+            tokio::select! {
+                () = &mut closing => break,
+                Some(event) = events.recv() => self.transport_event(event),
+            }
+        }
+        while let Ok(event) = events.try_recv() {
+            self.transport_event(event);
+        }
+        self.driver.messaging.detach();
     }
 
     fn perform(&mut self, effect: Effect) {
@@ -171,7 +196,7 @@ impl Life<'_> {
             Effect::Tell(event) => {
                 tracing::info!(node = %self.membership.me(), "{event}");
                 if let crate::Event::Removed(node) = &event {
-                    self.transport.forget(&node.address);
+                    self.removed.push(node.clone());
                 }
                 let _ = self.driver.events.send(event); // Nobody need listen.
             }
@@ -297,11 +322,25 @@ impl Life<'_> {
                 // A contact that calls itself something else: a service's address, for instance.
                 self.discoverer.also(dialed, actual.address);
             }
-            transport::Event::Data { .. }
-            | transport::Event::Up(_)
-            | transport::Event::Down { .. }
-            | transport::Event::Unsent { .. }
-            | transport::Event::OtherNode { .. }
+            transport::Event::OtherNode { dialed, expected: Some(incarnation), actual } => {
+                if actual.address == dialed {
+                    let gone = Node { address: dialed, incarnation };
+                    self.driver.messaging.gone(&gone);
+                }
+            }
+            transport::Event::Data { from, frames } => {
+                self.driver.messaging.incoming(from.node.clone(), frames);
+            }
+            transport::Event::Down { link, why, unknown } => {
+                let ours = link.lane == Lane::Data && link.direction == Direction::Outgoing;
+                if ours && why != Down::Idle {
+                    self.driver.messaging.cut(&link.peer.node, unknown);
+                }
+            }
+            transport::Event::Unsent { node, messages } => {
+                self.driver.messaging.unsent(&node, messages);
+            }
+            transport::Event::Up(_)
             | transport::Event::Failed { .. }
             | transport::Event::Refused { .. } => {}
         }

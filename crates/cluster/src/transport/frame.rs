@@ -35,6 +35,52 @@ impl Frames {
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
+
+    /// One frame that did not come from a peer.
+    pub(crate) fn one(encode: impl FnOnce(&mut Vec<u8>)) -> Result<Self, FrameError> {
+        let mut bytes = Vec::new();
+        append(&mut bytes, usize::MAX, encode)?;
+        Ok(Self { bytes: bytes.into(), count: 1 })
+    }
+
+    /// The first body, which stays.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<&[u8]> {
+        body(&self.bytes)
+    }
+
+    /// Takes the first frame and reads it where it lies, which is cheaper than [`Frames::next`].
+    #[inline]
+    pub(crate) fn read_next<T>(&mut self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        let body = body(&self.bytes)?;
+        let len = body.len();
+        let output = read(body);
+        self.bytes.advance(HEADER + len);
+        self.count -= 1;
+        Some(output)
+    }
+
+    /// Takes the first frame and those after it that are `same`.
+    pub(crate) fn take_same(&mut self, same: impl Fn(&[u8], &[u8]) -> bool) -> Self {
+        let (mut end, mut count) = (0, 0);
+        if let Some(first) = self.first() {
+            while let Some(body) = body(&self.bytes[end..]).filter(|body| same(first, body)) {
+                end += HEADER + body.len();
+                count += 1;
+            }
+        }
+        self.count -= count;
+        Self { bytes: self.bytes.split_to(end), count }
+    }
+
+    /// The same frames, in a buffer of their own if they are small: else a few bytes that wait for
+    /// long would hold on to all that was read with them.
+    pub(crate) fn compact(self) -> Self {
+        if self.bytes.len() >= SMALL {
+            return self;
+        }
+        Self { bytes: Bytes::copy_from_slice(&self.bytes), ..self }
+    }
 }
 
 impl Iterator for Frames {
@@ -147,10 +193,19 @@ fn check(body: usize, max: usize) -> Result<(), FrameError> {
     Ok(())
 }
 
+/// The first body of whole frames.
+#[inline]
+fn body(frames: &[u8]) -> Option<&[u8]> {
+    frames.get(HEADER..HEADER + length(frames)?)
+}
+
 #[inline]
 fn length(read: &[u8]) -> Option<usize> {
     read.first_chunk::<HEADER>().map(|header| u32::from_le_bytes(*header) as usize)
 }
+
+/// Less is copied.
+const SMALL: usize = 4 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -204,6 +259,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn runs_of_frames_are_taken_together() {
+        let mut read =
+            BytesMut::from(&stream(&[b"a1", b"a2", b"b1", b"a3"].map(|b| b.to_vec()))[..]);
+        let mut frames = take(&mut read, MAX).unwrap();
+        let mut runs = Vec::new();
+        while !frames.is_empty() {
+            let mut run = frames.take_same(|first, other| first[0] == other[0]).compact();
+            let count = run.len();
+            let bodies: Vec<_> = std::iter::from_fn(|| run.read_next(|b| b.to_vec())).collect();
+            assert!(run.is_empty() && bodies.len() == count);
+            runs.push(bodies.concat());
+        }
+        assert_eq!(runs, [&b"a1a2"[..], b"b1", b"a3"]);
+        assert!(frames.take_same(|_, _| true).is_empty());
     }
 
     #[test]

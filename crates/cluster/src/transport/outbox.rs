@@ -120,6 +120,12 @@ impl Outbox {
         self.filled.notify_one();
     }
 
+    /// Whether it is closed, without a look at why.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.room.is_closed()
+    }
+
     /// Why it is closed, if it is.
     pub(crate) fn closed(&self) -> Option<Arc<Closed>> {
         self.lock().closed.clone()

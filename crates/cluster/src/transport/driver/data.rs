@@ -36,6 +36,12 @@ impl DataLane {
         &self.0.node
     }
 
+    /// Whether it takes no more messages, for good.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.0.outbox.is_closed()
+    }
+
     /// Sends the message that `encode` appends to an empty frame, after waiting for room if need
     /// be; who waits longest goes first. Dropping the future before it is done means that nothing
     /// was sent.

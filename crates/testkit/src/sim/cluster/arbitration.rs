@@ -225,7 +225,8 @@ impl Sim {
 
     fn arbiter(&self) -> Option<usize> {
         let (holder, _) = self.arbitration.holder?;
-        let holds = |index: &usize| self.places[*index].processes.iter().any(|one| one.id == holder);
+        let holds =
+            |index: &usize| self.places[*index].processes.iter().any(|one| one.id == holder);
         (0..self.places.len()).find(holds)
     }
 

@@ -24,8 +24,7 @@ impl Sim {
                     Some(term) => {
                         process.formation.won(term, note);
                         let next = local + ttl / 3;
-                        process.lease =
-                            Lease::Held { term, renewed: local, next, unwritten: None };
+                        process.lease = Lease::Held { term, renewed: local, next, unwritten: None };
                     }
                     None => process.formation.read(note),
                 }
