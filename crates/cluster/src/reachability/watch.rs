@@ -41,7 +41,8 @@ impl Watch {
         settings: &MembershipSettings,
         now: Moment,
     ) {
-        let neighbours = ring::neighbours(me, members.clone(), settings.watched);
+        let answers = |node: &Node| !self.watched.get(node).is_some_and(|it| it.unreachable);
+        let neighbours = ring::neighbours(me, members.clone(), settings.watched, answers);
         if self.watched.values().any(|watched| watched.unreachable)
             || self.watched.len() != neighbours.len()
             || !neighbours.iter().all(|node| self.watched.contains_key(node))
