@@ -49,7 +49,7 @@ impl Membership {
         let must_agree = self.must_agree.clone();
         let Some(view) = self.view() else { return Err(Refusal::NotAMember) };
         let own = view.member(&self.me).map(|member| member.status);
-        if !own.is_some_and(|status| status < Status::Exiting) {
+        if own.is_none_or(|status| status >= Status::Exiting) {
             return Err(Refusal::NotAMember);
         }
         if view.is_removed(from) {

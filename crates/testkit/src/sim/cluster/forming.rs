@@ -36,10 +36,10 @@ impl Sim {
                 let expired = !reaches && local.since(*renewed) > ttl * 7 / 10;
                 if reaches {
                     *renewed = local;
-                    if let Some(note) = unwritten.take() {
-                        if self.store.write(&process.node, term, note.clone(), self.now) {
-                            process.formation.written(note);
-                        }
+                    if let Some(note) = unwritten.take()
+                        && self.store.write(&process.node, term, note.clone(), self.now)
+                    {
+                        process.formation.written(note);
                     }
                     process.formation.read(self.store.note().cloned());
                 }
