@@ -30,7 +30,6 @@ use crate::settings::{MembershipSettings, Rule};
 use crate::view::{Change, Member, Roles, Row, Status, View};
 use crate::{Address, Node};
 
-use admit::Admission;
 use leave::Leaving;
 
 /// One node's part in the cluster.
@@ -46,7 +45,8 @@ pub struct Membership {
     /// Who believes exactly what this node believes; always itself.
     seen: BTreeSet<Node>,
     watch: Watch,
-    admission: Admission,
+    /// What the proofs are made of that newcomers are asked for.
+    secret: u64,
     /// When to ask the watched for a sign of life.
     heartbeat_at: Moment,
     /// When to exchange summaries with somebody.
@@ -151,16 +151,18 @@ impl Membership {
         settings: MembershipSettings,
         seed: u64,
     ) -> Self {
+        let mut random = Random::new(seed);
+        let secret = random.next();
         Self {
             me,
             roles,
             must_agree,
             settings,
-            random: Random::new(seed),
+            random,
             phase: Phase::Outside { contacts: Vec::new(), ask_at: Moment::NEVER },
             seen: BTreeSet::new(),
             watch: Watch::default(),
-            admission: Admission::default(),
+            secret,
             heartbeat_at: Moment::NEVER,
             gossip_at: Moment::NEVER,
             gossiped_at: Moment::ZERO,

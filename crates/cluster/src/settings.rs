@@ -134,8 +134,7 @@ pub enum Rule {
     DetectorRemovesNobody,
     /// The leader acts only on a view that everybody has seen.
     ActOnlyOnConvergence,
-    /// A node that joins with the address of another must prove that it is the one that answers
-    /// there.
+    /// A node that joins must prove that it is the one that answers at its address.
     ProveAddress,
 }
 

@@ -81,7 +81,7 @@ impl Membership {
     }
 
     pub(super) fn receive_summary(&mut self, from: &Node, summary: Summary, now: Moment) {
-        if !self.listens_to(from, summary.cluster, now) {
+        if !self.listens_to(from, summary.cluster, !summary.answer, now) {
             return;
         }
         if self.view().is_some_and(|view| view.digest() != summary.digest) {
@@ -96,7 +96,7 @@ impl Membership {
     }
 
     pub(super) fn receive_state(&mut self, from: &Node, state: State, now: Moment) {
-        if !self.listens_to(from, state.view.cluster(), now) {
+        if !self.listens_to(from, state.view.cluster(), state.answer, now) {
             return;
         }
         let Phase::Inside(view) = &mut self.phase else { return };
@@ -125,8 +125,9 @@ impl Membership {
 
     /// Whether what this node says about the cluster counts. Somebody who is down or was removed
     /// may believe anything, that everybody else is down among others; it is told what became of
-    /// it. So is a cluster with a lower id.
-    fn listens_to(&mut self, from: &Node, cluster: u64, now: Moment) -> bool {
+    /// it, if it asked: two that do not listen to each other would never end. So is a cluster with a
+    /// lower id.
+    fn listens_to(&mut self, from: &Node, cluster: u64, asked: bool, now: Moment) -> bool {
         let Some(view) = self.view() else { return false };
         let ours = view.cluster();
         if cluster > ours {
@@ -144,7 +145,9 @@ impl Membership {
                 false
             }
             _ => {
-                self.push_state(from, false, now);
+                if asked {
+                    self.push_state(from, false, now);
+                }
                 false
             }
         }

@@ -52,8 +52,10 @@ impl Membership {
         }
     }
 
-    /// The leader of whoever is left declares those down who were only joining and do not answer:
-    /// they have no say, so no verdict is needed, and nobody can go on while they are in the way.
+    /// The leader declares those down who were only joining and do not answer: they have no say, so
+    /// no verdict is needed, and nobody can go on while they are in the way. But if a full member
+    /// does not answer either, it may lead the other side of a split, and have let them become full
+    /// members just before; then they wait for the same verdict as it.
     pub(super) fn give_up_lost_joiners(&mut self, now: Moment) {
         let Phase::Inside(view) = &self.phase else { return };
         if self.told.unreachable.is_empty() && self.lost_joiners.is_empty() {
@@ -63,7 +65,8 @@ impl Membership {
             |node: &&Node| view.member(node).is_some_and(|member| member.status == Status::Joining);
         let lost: Vec<Node> = self.told.unreachable.iter().filter(lost).cloned().collect();
         self.lost_joiners.retain(|node, _| lost.contains(node) || *node == self.me);
-        let leads = view.leader() == Some(&self.me);
+        let split = lost.len() < self.told.unreachable.len();
+        let leads = view.leader() == Some(&self.me) && !split;
         for node in lost {
             let since = *self.lost_joiners.entry(node.clone()).or_insert(now);
             if leads && now.since(since) >= self.settings.joining_patience {

@@ -35,6 +35,10 @@ impl Sim {
                 let expired = !reaches && local.since(*renewed) > ttl * 7 / 10;
                 if reaches {
                     *renewed = local;
+                    if let Some(note) = process.note.clone().filter(|_| !refused) {
+                        self.store.write(&process.node, term, note, self.now);
+                        process.note = None;
+                    }
                     process.formation.read(self.store.note().cloned());
                 }
                 if refused || expired {
@@ -73,10 +77,9 @@ impl Sim {
                 self.meet("cluster formed");
             }
             FormationEffect::WriteNote(note) => {
-                if let Lease::Held { term, .. } = process.lease
-                    && reaches
-                {
-                    self.store.write(&process.node, term, note, self.now);
+                process.note = Some(note);
+                if let Lease::Held { next, .. } = &mut process.lease {
+                    *next = local;
                 }
             }
             FormationEffect::GiveWay(cluster) => {

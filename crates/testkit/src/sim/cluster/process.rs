@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tenure_cluster::formation::Formation;
+use tenure_cluster::formation::{Formation, FormationNote};
 use tenure_cluster::message::Control;
 use tenure_cluster::{Membership, Node};
 use tenure_lease::Moment;
@@ -25,6 +25,8 @@ pub(super) struct Process {
     /// What arrived while it stood still.
     pub(super) inbox: VecDeque<(Node, Control)>,
     pub(super) lease: Lease,
+    /// What is to be written into the record.
+    pub(super) note: Option<FormationNote>,
 }
 
 /// What this process does about the formation lease.

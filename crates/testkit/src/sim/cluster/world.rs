@@ -120,6 +120,7 @@ impl Sim {
             wake_at: Moment::NEVER,
             paused: false,
             inbox: VecDeque::new(),
+            note: None,
             lease: Lease::Contending { next: local + jitter },
         });
         let which = self.places[index].processes.len() - 1;
