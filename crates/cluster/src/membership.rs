@@ -55,6 +55,8 @@ pub struct Membership {
     gossiped_at: Moment,
     /// Since when each unreachable member that is only joining has been so.
     lost_joiners: BTreeMap<Node, Moment>,
+    /// Since when others do not know this node, which is only joining.
+    disowned: Option<Moment>,
     leaving: Option<Leaving>,
     /// What users were told last.
     told: Told,
@@ -167,6 +169,7 @@ impl Membership {
             gossip_at: Moment::NEVER,
             gossiped_at: Moment::ZERO,
             lost_joiners: Default::default(),
+            disowned: None,
             leaving: None,
             told: Told::default(),
             effects: Vec::new(),

@@ -41,7 +41,8 @@ pub struct MembershipSettings {
     /// they cannot while somebody is unreachable. Default 10 s.
     pub leave_timeout: Duration,
     /// For how long a removed incarnation is remembered by name; after that it is recognised as a
-    /// ghost by its age. Costs some 100 bytes for each restart in this time. Default 1 day.
+    /// ghost by its age. Longer than any message is on its way or any process stands still. Costs
+    /// some 100 bytes for each restart in this time. Default 1 day.
     pub keep_removed: Duration,
     /// Which rule to leave out, so that a test can see that it is needed.
     #[cfg(feature = "planted")]

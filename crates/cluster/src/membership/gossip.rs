@@ -87,6 +87,7 @@ impl Membership {
         if self.view().is_some_and(|view| view.digest() != summary.digest) {
             return self.push_state(from, true, now);
         }
+        self.hears_of_itself(true, now);
         let members = self.add_seen(from, &summary.seen);
         if !summary.answer && members.is_some_and(|theirs| theirs < self.seen.len()) {
             self.push_summary(from, true);
@@ -99,6 +100,7 @@ impl Membership {
         if !self.listens_to(from, state.view.cluster(), state.answer, now) {
             return;
         }
+        self.hears_of_itself(state.view.member(&self.me).is_some(), now);
         let Phase::Inside(view) = &mut self.phase else { return };
         let before = view.digest();
         let changes = view.merge(&state.view, &state.removed, now, &self.settings);
@@ -121,6 +123,12 @@ impl Membership {
         }
         self.lead(now);
         self.leave_if_due(now);
+    }
+
+    /// Whether others list this node. They may not know it yet; but if it goes on, whoever let it in
+    /// died before telling anybody, or all have forgotten that it was given up.
+    fn hears_of_itself(&mut self, known: bool, now: Moment) {
+        self.disowned = if known { None } else { self.disowned.or(Some(now)) };
     }
 
     /// Whether what this node says about the cluster counts. Somebody who is down or was removed

@@ -75,7 +75,7 @@ impl Membership {
         }
     }
 
-    /// A joining node that reaches none of those that it watches starts over.
+    /// A joining node that reaches none of those that it watches, or that nobody knows, starts over.
     pub(super) fn start_over_if_lost(&mut self, now: Moment) {
         let Phase::Inside(view) = &self.phase else { return };
         let joining = |view: &View| {
@@ -88,10 +88,10 @@ impl Membership {
             && self.watch.watched().all(|node| self.watch.is_unreachable(node));
         if !alone {
             self.lost_joiners.remove(&self.me);
-            return;
         }
-        let since = *self.lost_joiners.entry(self.me.clone()).or_insert(now);
-        if now.since(since) >= self.settings.joining_patience {
+        let lost = alone.then(|| *self.lost_joiners.entry(self.me.clone()).or_insert(now));
+        let since = [lost, self.disowned].into_iter().flatten().min();
+        if since.is_some_and(|since| now.since(since) >= self.settings.joining_patience) {
             self.end(Ending::LostWhileJoining);
         }
     }

@@ -28,6 +28,7 @@ mod network;
 mod process;
 mod queue;
 mod run;
+mod show;
 mod store;
 mod truth;
 mod world;

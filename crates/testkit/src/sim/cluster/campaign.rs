@@ -249,7 +249,9 @@ impl Campaign<'_> {
                 let clock_too = self.random.percent(50);
                 sim.meet(if clock_too { "pause with its clock" } else { "pause" });
                 sim.pause(node, clock_too);
-                self.undo_later(sim, 40, Undo::Resume(node));
+                // Removed incarnations are remembered for longer than anybody is held up.
+                let longest = Duration::from_secs(40).min(self.plan.membership.keep_removed / 2);
+                self.undo_later(sim, longest.as_secs(), Undo::Resume(node));
             }
             Fault::Clone if runs => {
                 sim.meet("clone");
@@ -388,6 +390,9 @@ impl Campaign<'_> {
                 recovery = Some(sim.elapsed() - began);
                 break;
             }
+            if sim.running().count() < 2 {
+                sim.start(self.any(self.plan.nodes)); // Those who were leaving have left.
+            }
             // An operator looks every other second, at whatever node.
             let by = self.any(self.plan.nodes);
             for node in 0..self.plan.nodes {
@@ -404,13 +409,8 @@ impl Sim {
     /// The end of a campaign: all agree, on the newest of all clusters.
     fn check_recovery(&mut self, recovered: bool, highest: u64) {
         let clusters = self.clusters();
-        let missing = (!recovered).then(|| {
-            let views = self.running().map(|index| match self.view(index) {
-                Some(view) => format!("n{index}: {view:?}"),
-                None => format!("n{index} is in no cluster"),
-            });
-            format!("after {RECOVERY:?}: {}", views.collect::<Vec<_>>().join("\n"))
-        });
+        let missing =
+            (!recovered).then(|| format!("not after {RECOVERY:?}:\n{}", self.show_all()));
         let older = clusters.iter().find(|cluster| recovered && **cluster != highest);
         let older = older.map(|cluster| format!("the cluster {cluster}, not {highest}"));
         let now = self.now;

@@ -65,10 +65,14 @@ impl Sim {
             }
             return;
         }
+        self.receive(place, which, &from, message);
+    }
+
+    pub(super) fn receive(&mut self, place: usize, which: usize, from: &Node, message: Control) {
         self.meet_message(place, which, &message);
         let process = &mut self.places[place].processes[which];
         let local = process.clock.read(self.now);
-        process.membership.receive(&from, message, local);
+        process.membership.receive(from, message, local);
         self.settle(place, which);
     }
 
@@ -127,9 +131,8 @@ impl Sim {
     }
     fn ended(&mut self, place: usize, which: usize, ending: Ending) {
         let process = self.places[place].processes.remove(which);
-        let facts = self.truth.of(&process.node);
         let cluster = process.cluster;
-        self.invariants.ended(self.now, &process.node, cluster, &ending, &facts);
+        self.invariants.ended(self.now, &process.node, cluster, &ending, &self.truth);
         self.note(|| format!("{} ends: {ending}", process.node));
         self.mix(3, place as u64);
         self.truth.change(&process.node, |facts| facts.dead = true);
