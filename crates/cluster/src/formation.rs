@@ -69,7 +69,8 @@ pub enum FormationEffect {
     Withdraw,
     /// Form a cluster with this id.
     Form(u64),
-    /// Put this into the record.
+    /// Put this into the record, and call [`Formation::read`] when it stands there. To be tried again
+    /// for as long as the lease is held and no other note is to be written.
     WriteNote(FormationNote),
     /// A newer cluster has been formed: give way to it.
     GiveWay(u64),
@@ -133,8 +134,10 @@ impl Formation {
 
     /// When [`poll`](Self::poll) has something to do by itself.
     pub fn next_wake(&self) -> Moment {
+        // While its note is being written, there is nothing to do but wait for that.
+        let forming = self.written.as_ref().map(|note| note.cluster) == self.held;
         match (self.held, self.asked) {
-            (Some(_), Some((_, since))) => since + self.ttl,
+            (Some(_), Some((_, since))) if !forming => since + self.ttl,
             _ => Moment::NEVER,
         }
     }
@@ -155,6 +158,7 @@ impl Formation {
             effects.push(FormationEffect::Join(contacts));
         }
         if let Some(note) = &self.note
+            && self.held != Some(note.cluster)
             && self.asked.is_none_or(|(cluster, _)| cluster != note.cluster)
         {
             self.asked = Some((note.cluster, now));
@@ -164,10 +168,21 @@ impl Formation {
             Some(term) => {
                 let asked_enough = self.asked.is_none_or(|(_, since)| since + self.ttl <= now);
                 if asked_enough {
-                    self.asked = None;
-                    effects.push(FormationEffect::Form(term));
+                    self.form(term, own, effects);
                 }
             }
+        }
+    }
+
+    /// Says so in the record before it forms a cluster: one that is in no note would never be found
+    /// by those that it replaces, if this node lost the lease just then.
+    fn form(&mut self, term: u64, own: &Address, effects: &mut Vec<FormationEffect>) {
+        let note = FormationNote { cluster: term, contacts: vec![own.clone()] };
+        if self.note.as_ref() == Some(&note) {
+            self.asked = None;
+            effects.push(FormationEffect::Form(term));
+        } else {
+            self.write(note, effects);
         }
     }
 
@@ -186,7 +201,9 @@ impl Formation {
             return self.withdraw(effects);
         }
         let Some(view) = membership.view() else { return };
-        if view.leader() != Some(membership.me()) {
+        // Who sees no leader, because nobody answers, looks at the record too: there may be a newer
+        // cluster, and nobody else who would tell.
+        if view.leader().is_some_and(|leader| leader != membership.me()) {
             return self.withdraw(effects);
         }
         if self.held.is_none() {
@@ -199,7 +216,10 @@ impl Formation {
             .map(|(node, _)| node.address.clone())
             .take(MOST_CONTACTS)
             .collect();
-        let note = FormationNote { cluster, contacts };
+        self.write(FormationNote { cluster, contacts }, effects);
+    }
+
+    fn write(&mut self, note: FormationNote, effects: &mut Vec<FormationEffect>) {
         if self.written.as_ref() != Some(&note) {
             self.written = Some(note.clone());
             effects.push(FormationEffect::WriteNote(note));
