@@ -373,8 +373,11 @@ impl Membership {
         }
         let alive =
             view.members().filter(|(_, member)| member.status < Status::Down).map(|(node, _)| node);
-        self.watch.set_members(&self.me, alive, &self.settings, now);
-        self.tell_reachability();
+        let unreachable: BTreeSet<Node> =
+            view.observations().map(|(_, subject)| subject.clone()).collect();
+        let is_unreachable = |node: &Node| unreachable.contains(node);
+        self.watch.set_members(&self.me, alive, is_unreachable, &self.settings, now);
+        self.tell_reachability(unreachable);
         self.hurry(now);
         self.exiting(now);
     }
@@ -466,10 +469,8 @@ impl Membership {
         }
     }
 
-    fn tell_reachability(&mut self) {
+    fn tell_reachability(&mut self, unreachable: BTreeSet<Node>) {
         let Phase::Inside(view) = &self.phase else { return };
-        let unreachable: BTreeSet<Node> =
-            view.observations().map(|(_, subject)| subject.clone()).collect();
         let (leader, oldest) = (view.leader().cloned(), view.oldest(None).cloned());
         if unreachable != self.told.unreachable {
             let lost = unreachable.difference(&self.told.unreachable).cloned();

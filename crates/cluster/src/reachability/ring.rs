@@ -2,11 +2,15 @@
 
 use crate::Node;
 
-/// The members that `me` watches: the `count` that follow it on the ring. In a small cluster
-/// everybody watches everybody.
+/// The members that `me` watches: those that follow it on the ring, until `count` of them can be
+/// reached. In a small cluster everybody watches everybody.
+///
+/// Who is known to be unreachable does not count, so that somebody who is left alone, or with few
+/// others, finds out about everybody else in the end.
 pub(super) fn neighbours<'a>(
     me: &Node,
     members: impl Iterator<Item = &'a Node>,
+    is_unreachable: impl Fn(&Node) -> bool,
     count: usize,
 ) -> Vec<&'a Node> {
     let mut others: Vec<&Node> = members.filter(|node| *node != me).collect();
@@ -17,7 +21,15 @@ pub(super) fn neighbours<'a>(
     // racks, whatever the addresses say.
     let from = place(me);
     others.sort_unstable_by_key(|node| (place(node).wrapping_sub(from), *node));
-    others.truncate(count);
+    let mut reachable = 0;
+    let mut taken = 0;
+    others.retain(|node| {
+        let answers = !is_unreachable(node);
+        let take = if answers { reachable < count } else { taken < count };
+        reachable += usize::from(answers);
+        taken += usize::from(take);
+        take
+    });
     others
 }
 

@@ -55,6 +55,8 @@ pub struct SimSettings {
     pub wrong_clocks: bool,
     /// Whether to count the bytes that nodes send; costs some time.
     pub count_bytes: bool,
+    /// How many messages and timers there may be; more are a violation.
+    pub most_steps: u64,
     /// Whether to write a trace.
     pub trace: bool,
 }
@@ -68,6 +70,7 @@ impl SimSettings {
             formation_ttl: Duration::from_secs(5),
             wrong_clocks: false,
             count_bytes: false,
+            most_steps: u64::MAX,
             trace: false,
         }
     }

@@ -135,6 +135,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
         membership: plan.membership.clone(),
         wrong_clocks: plan.has(Fault::Clocks),
         trace: plan.trace,
+        most_steps: MOST_STEPS,
         ..SimSettings::nodes(plan.nodes)
     };
     let mut sim = Sim::new(seed, settings);
@@ -409,8 +410,7 @@ impl Sim {
     /// The end of a campaign: all agree, on the newest of all clusters.
     fn check_recovery(&mut self, recovered: bool, highest: u64) {
         let clusters = self.clusters();
-        let missing =
-            (!recovered).then(|| format!("not after {RECOVERY:?}:\n{}", self.show_all()));
+        let missing = (!recovered).then(|| format!("not after {RECOVERY:?}:\n{}", self.show_all()));
         let older = clusters.iter().find(|cluster| recovered && **cluster != highest);
         let older = older.map(|cluster| format!("the cluster {cluster}, not {highest}"));
         let now = self.now;
@@ -419,6 +419,8 @@ impl Sim {
     }
 }
 
+/// Some hundred per node and second, for as long as a schedule lasts.
+const MOST_STEPS: u64 = 2_000_000;
 /// How often everybody is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 /// Within this time after the last fault all must agree.

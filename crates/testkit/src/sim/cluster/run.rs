@@ -10,13 +10,16 @@ use tenure_lease::Moment;
 use super::Sim;
 use super::invariants::Told;
 use super::process::{Lease, Process};
-use super::queue::What;
+use super::queue::{Queue, What};
 
 impl Sim {
     /// Lets time pass.
     pub fn run_for(&mut self, duration: Duration) {
         let end = self.now + duration;
         while let Some(step) = self.queue.pop_until(end) {
+            if self.queue.steps() > self.settings.most_steps {
+                return self.storm(end);
+            }
             self.now = step.at;
             match step.what {
                 What::Deliver { place, to, from, message } => {
@@ -26,6 +29,14 @@ impl Sim {
             }
         }
         self.now = end;
+    }
+
+    /// So much happens that it can only be nodes that answer each other for ever.
+    fn storm(&mut self, end: Moment) {
+        self.now = end;
+        let what = format!("more than {} messages and timers", self.settings.most_steps);
+        self.invariants.report(end, [("the network is quiet", Some(what))]);
+        self.queue = Queue::default();
     }
 
     /// Lets time pass until this holds, and returns how much; `None` if it did not in that time.

@@ -19,14 +19,10 @@ pub(super) fn told(told: &Told<'_>) -> Option<String> {
 }
 
 /// Also the victim notices.
-pub(super) fn ended(
-    node: &Node,
-    cluster: u64,
-    ending: &Ending,
-    facts: &Facts,
-) -> Option<String> {
+pub(super) fn ended(node: &Node, cluster: u64, ending: &Ending, facts: &Facts) -> Option<String> {
     let out = matches!(ending, Ending::Downed | Ending::Removed);
-    (out && facts.is_full_member(cluster) && !has_cause(facts)).then(|| format!("{node} ended: {ending}"))
+    (out && facts.is_full_member(cluster) && !has_cause(facts))
+        .then(|| format!("{node} ended: {ending}"))
 }
 
 fn has_cause(facts: &Facts) -> bool {
