@@ -28,6 +28,7 @@ mod network;
 mod process;
 mod queue;
 mod run;
+pub mod scenario;
 mod show;
 mod store;
 mod truth;
@@ -57,6 +58,8 @@ pub struct SimSettings {
     pub count_bytes: bool,
     /// How many messages and timers there may be; more are a violation.
     pub most_steps: u64,
+    /// Whether to remember what nodes told their users.
+    pub events: bool,
     /// Whether to write a trace.
     pub trace: bool,
 }
@@ -71,6 +74,7 @@ impl SimSettings {
             wrong_clocks: false,
             count_bytes: false,
             most_steps: u64::MAX,
+            events: false,
             trace: false,
         }
     }

@@ -145,6 +145,9 @@ impl Sim {
         let cluster = process.cluster;
         self.invariants.ended(self.now, &process.node, cluster, &ending, &self.truth);
         self.note(|| format!("{} ends: {ending}", process.node));
+        if self.settings.events {
+            self.events.push((self.elapsed(), place, format!("ends: {ending}")));
+        }
         self.mix(3, place as u64);
         self.truth.change(&process.node, |facts| facts.dead = true);
         self.truth.forgets(process.id);
@@ -197,6 +200,10 @@ impl Sim {
     fn told(&mut self, place: usize, which: usize, who: &Node, event: Event) {
         self.note(|| format!("{who} {event:?}"));
         self.mix(2, place as u64);
+        if self.settings.events {
+            let what = self.describe(&event);
+            self.events.push((self.elapsed(), place, what));
+        }
         let process = &self.places[place].processes[which];
         let Some(view) = process.membership.view() else { return };
         let others = |node: &Node| -> Option<&View> {

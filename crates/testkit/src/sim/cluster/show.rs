@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_cluster::{Node, Status, View};
+use tenure_cluster::{Event, Node, Status, View};
 
 use super::Sim;
 
@@ -42,6 +42,24 @@ impl Sim {
         } else {
             format!("{host}'{generation}")
         }
+    }
+
+    /// What a node told, in a few words.
+    pub(super) fn describe(&self, event: &Event) -> String {
+        let who = |node: &Option<Node>| node.as_ref().map_or("nobody".into(), |n| self.name(n));
+        let (node, what) = match event {
+            Event::Joined(node) => (node, "joined"),
+            Event::Up(node) => (node, "is up"),
+            Event::Leaving(node) => (node, "leaves"),
+            Event::Exiting(node) => (node, "hands over"),
+            Event::Downed(node) => (node, "is down"),
+            Event::Removed(node) => (node, "is removed"),
+            Event::Unreachable(node) => (node, "is unreachable"),
+            Event::Reachable(node) => (node, "is reachable"),
+            Event::LeaderChanged(node) => return format!("{} leads", who(node)),
+            Event::OldestChanged(node) => return format!("{} is the oldest", who(node)),
+        };
+        format!("{} {what}", self.name(node))
     }
 
     /// What everybody believes.
