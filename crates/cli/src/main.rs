@@ -7,6 +7,7 @@ mod exit;
 mod lease;
 mod output;
 mod run;
+mod sim;
 mod store;
 mod timings;
 
@@ -39,6 +40,7 @@ enum Command {
     Lease(lease::Args),
     Timings(timings::Args),
     Bench(bench::Args),
+    Sim(sim::Args),
 }
 
 fn main() -> ExitCode {
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         Command::Lease(args) => lease::main(args),
         Command::Timings(args) => timings::main(&args),
         Command::Bench(args) => bench::main(args),
+        Command::Sim(args) => sim::main(&args),
     });
     match outcome {
         Ok(code) => code,
