@@ -15,6 +15,7 @@ mod lease;
 mod node;
 mod output;
 mod run;
+mod sim;
 mod store;
 mod timings;
 
@@ -55,6 +56,7 @@ enum Command {
     Cluster(cluster::Args),
     #[cfg(feature = "cluster")]
     Certs(certs::Args),
+    Sim(sim::Args),
 }
 
 fn main() -> ExitCode {
@@ -88,6 +90,7 @@ fn main() -> ExitCode {
         Command::Cluster(args) => cluster::main(args),
         #[cfg(feature = "cluster")]
         Command::Certs(args) => certs::main(&args),
+        Command::Sim(args) => sim::main(&args),
     });
     match outcome {
         Ok(code) => code,

@@ -63,8 +63,7 @@ pub struct Formation {
     held: Option<u64>,
     /// The note was read since the last look at it.
     unread: bool,
-    /// What the record was told to say, and what it is known to say.
-    ordered: Option<FormationNote>,
+    /// What the record was told to say.
     written: Option<FormationNote>,
 }
 
@@ -90,7 +89,8 @@ pub enum FormationEffect {
     Form(u64),
     /// Form a cluster with an id that is probably higher than those of others: a wall clock's.
     FormUnguarded,
-    /// Put this into the record, then call [`Formation::written`].
+    /// Put this into the record, and call [`Formation::read`] when it stands there. To be tried again
+    /// for as long as the lease is held and no other note is to be written.
     WriteNote(FormationNote),
     /// There may be another cluster: say to these which one this is, so that one of the two gives
     /// way.
@@ -119,7 +119,6 @@ impl Formation {
             contending: false,
             held: None,
             unread: false,
-            ordered: None,
             written: None,
         }
     }
@@ -140,21 +139,14 @@ impl Formation {
     /// The lease was won, with this term; its record said this before.
     pub fn won(&mut self, term: u64, note: Option<FormationNote>) {
         self.held = Some(term);
-        self.ordered = note.clone();
         self.written = note.clone();
         self.read(note);
-    }
-
-    /// The note that [`FormationEffect::WriteNote`] asked for stands in the record.
-    pub fn written(&mut self, note: FormationNote) {
-        self.written = Some(note);
     }
 
     /// The lease was lost, or withdrawn from.
     pub fn lost(&mut self) {
         self.held = None;
         self.contending = false;
-        self.ordered = None;
         self.written = None;
     }
 
@@ -175,8 +167,10 @@ impl Formation {
 
     /// When [`poll`](Self::poll) has something to do by itself.
     pub fn next_wake(&self) -> Moment {
+        // While its note is being written, there is nothing to do but wait for that.
+        let forming = self.written.as_ref().map(|note| note.cluster) == self.held;
         match (&self.guard, self.held, self.asked) {
-            (Guard::Lease { ttl }, Some(_), Some((_, since))) => since + *ttl,
+            (Guard::Lease { ttl }, Some(_), Some((_, since))) if !forming => since + *ttl,
             (Guard::SeedOrder { patience, since: Some(since) }, ..) => *since + *patience,
             _ => Moment::NEVER,
         }
@@ -198,6 +192,7 @@ impl Formation {
             effects.push(FormationEffect::Join(contacts));
         }
         if let Some(note) = &self.note
+            && self.held != Some(note.cluster)
             && self.asked.is_none_or(|(cluster, _)| cluster != note.cluster)
         {
             self.asked = Some((note.cluster, now));
@@ -207,15 +202,7 @@ impl Formation {
             (Guard::Lease { ttl }, Some(term)) => {
                 let asked_enough = self.asked.is_none_or(|(_, since)| since + *ttl <= now);
                 if asked_enough {
-                    // Not before the record says so: a cluster that nobody can find in the record
-                    // would go on beside the one that is named there, and neither would know.
-                    let note = FormationNote { cluster: term, contacts: vec![own.clone()] };
-                    if self.written.as_ref() == Some(&note) {
-                        self.asked = None;
-                        effects.push(FormationEffect::Form(term));
-                    } else {
-                        self.write(note, effects);
-                    }
+                    self.form(term, own, effects);
                 }
             }
             (Guard::SeedOrder { patience, since }, _) => {
@@ -226,6 +213,18 @@ impl Formation {
                     effects.push(FormationEffect::FormUnguarded);
                 }
             }
+        }
+    }
+
+    /// Says so in the record before it forms a cluster: one that is in no note would never be found
+    /// by those that it replaces, if this node lost the lease just then.
+    fn form(&mut self, term: u64, own: &Address, effects: &mut Vec<FormationEffect>) {
+        let note = FormationNote { cluster: term, contacts: vec![own.clone()] };
+        if self.note.as_ref() == Some(&note) {
+            self.asked = None;
+            effects.push(FormationEffect::Form(term));
+        } else {
+            self.write(note, effects);
         }
     }
 
@@ -242,7 +241,9 @@ impl Formation {
             return;
         }
         let Some(view) = membership.view() else { return };
-        if view.leader() != Some(membership.me()) {
+        // Who sees no leader, because nobody answers, looks at the record too: there may be a newer
+        // cluster, and nobody else who would tell.
+        if view.leader().is_some_and(|leader| leader != membership.me()) {
             return self.withdraw(effects);
         }
         if std::mem::take(&mut self.unread)
@@ -261,13 +262,12 @@ impl Formation {
             .map(|(node, _)| node.address.clone())
             .take(MOST_CONTACTS)
             .collect();
-        let note = FormationNote { cluster, contacts };
-        self.write(note, effects);
+        self.write(FormationNote { cluster, contacts }, effects);
     }
 
     fn write(&mut self, note: FormationNote, effects: &mut Vec<FormationEffect>) {
-        if self.ordered.as_ref() != Some(&note) {
-            self.ordered = Some(note.clone());
+        if self.written.as_ref() != Some(&note) {
+            self.written = Some(note.clone());
             effects.push(FormationEffect::WriteNote(note));
         }
     }

@@ -32,7 +32,6 @@ use crate::settings::{MembershipSettings, Rule};
 use crate::view::{Change, Digest, Member, Roles, Row, Status, Verdict, View};
 use crate::{Address, Node};
 
-use admit::Admission;
 use leave::Leaving;
 
 /// One node's part in the cluster.
@@ -51,7 +50,8 @@ pub struct Membership {
     converged: Option<Arc<Converged<Node>>>,
     converged_on: Option<Digest>,
     watch: Watch,
-    admission: Admission,
+    /// What the proofs are made of that newcomers are asked for.
+    secret: u64,
     /// When to ask the watched for a sign of life.
     heartbeat_at: Moment,
     /// When to exchange summaries with somebody.
@@ -60,6 +60,8 @@ pub struct Membership {
     gossiped_at: Moment,
     /// Since when each unreachable member that is only joining has been so.
     lost_joiners: BTreeMap<Node, Moment>,
+    /// Since when others do not know this node, which is only joining.
+    disowned: Option<Moment>,
     leaving: Option<Leaving>,
     /// What users were told last.
     told: Told,
@@ -177,22 +179,25 @@ impl Membership {
         settings: MembershipSettings,
         seed: u64,
     ) -> Self {
+        let mut random = Random::new(seed);
+        let secret = random.next();
         Self {
             me,
             roles,
             must_agree,
             settings,
-            random: Random::new(seed),
+            random,
             phase: Phase::Outside { contacts: Vec::new(), ask_at: Moment::NEVER },
             seen: BTreeSet::new(),
             converged: None,
             converged_on: None,
             watch: Watch::default(),
-            admission: Admission::default(),
+            secret,
             heartbeat_at: Moment::NEVER,
             gossip_at: Moment::NEVER,
             gossiped_at: Moment::ZERO,
             lost_joiners: Default::default(),
+            disowned: None,
             leaving: None,
             told: Told::default(),
             effects: Vec::new(),
@@ -475,8 +480,11 @@ impl Membership {
         }
         let alive =
             view.members().filter(|(_, member)| member.status < Status::Down).map(|(node, _)| node);
-        self.watch.set_members(&self.me, alive, &self.settings, now);
-        self.tell_reachability();
+        let unreachable: BTreeSet<Node> =
+            view.observations().map(|(_, subject)| subject.clone()).collect();
+        let is_unreachable = |node: &Node| unreachable.contains(node);
+        self.watch.set_members(&self.me, alive, is_unreachable, &self.settings, now);
+        self.tell_reachability(unreachable);
         self.hurry(now);
         self.exiting(now);
     }
@@ -568,10 +576,8 @@ impl Membership {
         }
     }
 
-    fn tell_reachability(&mut self) {
+    fn tell_reachability(&mut self, unreachable: BTreeSet<Node>) {
         let Phase::Inside(view) = &self.phase else { return };
-        let unreachable: BTreeSet<Node> =
-            view.observations().map(|(_, subject)| subject.clone()).collect();
         let (leader, oldest) = (view.leader().cloned(), view.oldest(None).cloned());
         if unreachable != self.told.unreachable {
             let lost = unreachable.difference(&self.told.unreachable).cloned();

@@ -32,8 +32,8 @@ pub enum Control {
     Welcome(State, Option<Arc<Converged<Node>>>),
     /// You are not, and this is why.
     Refused(Refusal),
-    /// Somebody with your address is a member. If it is you who answers there, join again and say
-    /// this number.
+    /// If it is you who answers at your address, join again and say this number. It holds for some
+    /// seconds.
     Prove(u64),
     /// Your incarnation was removed from this cluster.
     Removed {

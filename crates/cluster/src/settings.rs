@@ -248,7 +248,8 @@ pub struct MembershipSettings {
     #[serde(with = "humane")]
     pub leave_timeout: Duration,
     /// For how long a removed incarnation is remembered by name; after that it is recognised as a
-    /// ghost by its age. Costs some 100 bytes for each restart in this time. Default 1 day.
+    /// ghost by its age. Longer than any message is on its way or any process stands still. Costs
+    /// some 100 bytes for each restart in this time. Default 1 day.
     #[serde(with = "humane")]
     pub keep_removed: Duration,
     /// Which rule to leave out, so that a test can see that it is needed.
@@ -352,8 +353,7 @@ pub enum Rule {
     UnknownMeansWait,
     /// The lease is acquired only if its record is still the one that was read.
     AskConditionally,
-    /// A node that joins with the address of another must prove that it is the one that answers
-    /// there.
+    /// A node that joins must prove that it is the one that answers at its address.
     ProveAddress,
 }
 

@@ -19,7 +19,6 @@ pub(super) enum LeaseOrder {
 pub(super) enum LeaseNews {
     Won { term: u64, note: Vec<u8> },
     Read(Vec<u8>),
-    Written(Vec<u8>),
     Lost,
 }
 
@@ -103,7 +102,7 @@ async fn hold(
                 Some(LeaseOrder::WriteNote(note)) => {
                     match tenure.write_note(note.clone()).await {
                         Ok(()) => {
-                            let _ = news.send(LeaseNews::Written(note)).await;
+                            let _ = news.send(LeaseNews::Read(note)).await;
                         }
                         Err(error) => {
                             tracing::warn!("the formation lease's note was not written: {error}");

@@ -282,11 +282,6 @@ impl Life<'_> {
         match news {
             LeaseNews::Won { term, note } => self.formation.won(term, FormationNote::parse(&note)),
             LeaseNews::Read(note) => self.formation.read(FormationNote::parse(&note)),
-            LeaseNews::Written(note) => {
-                if let Some(note) = FormationNote::parse(&note) {
-                    self.formation.written(note);
-                }
-            }
             LeaseNews::Lost => self.formation.lost(),
         }
     }

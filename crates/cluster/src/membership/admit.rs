@@ -1,6 +1,6 @@
 //! Letting nodes in, and being let in.
 
-use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +12,6 @@ use crate::downing::Converged;
 use crate::message::{Control, Join, Refusal, State};
 use crate::settings::Rule;
 use crate::view::{Member, Status};
-
-/// Whom this node asked for a proof of its address.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Admission {
-    proofs: BTreeMap<Node, u64>,
-}
 
 impl Membership {
     pub(super) fn ask_contacts(&mut self, now: Moment) {
@@ -34,7 +28,8 @@ impl Membership {
     /// If the address is that of a member, that member's process must be dead, since two cannot
     /// listen at one address; it is declared down, so that a restarted node need not wait for
     /// anybody's verdict. But the request may also be an old one that was on its way for long, of a
-    /// process that has itself been replaced. So the newcomer must first answer at that address.
+    /// process that has itself been replaced, or that was removed so long ago that its tombstone is
+    /// gone. So the newcomer must first answer at its address.
     pub(super) fn receive_join(&mut self, from: &Node, join: Join, now: Moment) {
         let answer = match self.admit(from, &join, now) {
             Ok(None) => return,
@@ -66,21 +61,14 @@ impl Membership {
         let is_replaced = |(_, member): &(&Node, &Member)| member.status < Status::Down;
         let replaced: Vec<Node> =
             view.at_address(from).filter(is_replaced).map(|(node, _)| node.clone()).collect();
-        if !replaced.is_empty() && self.settings.obeys(Rule::ProveAddress) {
-            match self.admission.proofs.get(from) {
-                Some(proof) if *proof == join.proof => {}
-                Some(proof) => return Ok(Some(*proof)),
-                None => {
-                    if self.admission.proofs.len() >= MOST_PROOFS {
-                        self.admission.proofs.clear();
-                    }
-                    let proof = self.random.next().max(1);
-                    self.admission.proofs.insert(from.clone(), proof);
-                    return Ok(Some(proof));
-                }
+        if self.settings.obeys(Rule::ProveAddress) {
+            let period = self.proof_period(now);
+            let proof = self.proof(from, &replaced, period);
+            let earlier = self.proof(from, &replaced, period.saturating_sub(1));
+            if join.proof != proof && join.proof != earlier {
+                return Ok(Some(proof));
             }
         }
-        self.admission.proofs.remove(from);
         for node in replaced {
             self.raise(&node, Status::Down, now);
         }
@@ -91,6 +79,20 @@ impl Membership {
             self.welcome(from, now);
         }
         Ok(None)
+    }
+
+    /// The number that a newcomer must say. Nobody else can know it, it holds for two periods at
+    /// most, and for those who are at this address now and nobody else: an answer that comes late
+    /// cannot replace whoever has come in meanwhile.
+    fn proof(&self, from: &Node, replaced: &[Node], period: u64) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.secret, from, replaced, period).hash(&mut hasher);
+        hasher.finish().max(1)
+    }
+
+    fn proof_period(&self, now: Moment) -> u64 {
+        let period = self.settings.joining_patience.as_nanos().max(1) as u64;
+        now.as_nanos() / period
     }
 
     fn welcome(&mut self, to: &Node, now: Moment) {
@@ -136,12 +138,12 @@ impl Membership {
     }
 
     pub(super) fn receive_refusal(&mut self, refusal: Refusal) {
-        match (&self.phase, refusal) {
-            (Phase::Ended, _) | (_, Refusal::NotAMember) => {}
-            (Phase::Outside { .. }, Refusal::Removed) => self.end(Ending::Removed),
-            (Phase::Outside { .. }, refusal) => self.end(Ending::Refused(refusal)),
-            (Phase::Inside(_), _) if self.is_joining() => self.end(Ending::LostWhileJoining),
-            (Phase::Inside(_), _) => {}
+        if matches!(self.phase, Phase::Outside { .. }) {
+            match refusal {
+                Refusal::NotAMember => {}
+                Refusal::Removed => self.end(Ending::Removed),
+                Refusal::Setting { .. } => self.end(Ending::Refused(refusal)),
+            }
         }
     }
 
@@ -151,7 +153,7 @@ impl Membership {
         own.is_some_and(|member| member.status == Status::Joining)
     }
 
-    pub(super) fn join_request(&self, proof: u64) -> Join {
+    fn join_request(&self, proof: u64) -> Join {
         Join { roles: self.roles.clone(), settings: Arc::clone(&self.must_agree), proof }
     }
 }
@@ -173,5 +175,3 @@ fn check_agreement(ours: &[(String, String)], theirs: &[(String, String)]) -> Re
 
 /// How long a node that wants to join waits for an answer before it asks again.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// How many open questions to remember; whoever is forgotten is asked again.
-const MOST_PROOFS: usize = 256;

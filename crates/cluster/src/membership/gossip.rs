@@ -81,12 +81,13 @@ impl Membership {
     }
 
     pub(super) fn receive_summary(&mut self, from: &Node, summary: Summary, now: Moment) {
-        if !self.listens_to(from, summary.cluster, now) {
+        if !self.listens_to(from, summary.cluster, !summary.answer, now) {
             return;
         }
         if self.view().is_some_and(|view| view.digest() != summary.digest) {
             return self.push_state(from, true, now);
         }
+        self.hears_of_itself(true, now);
         let members = self.add_seen(from, &summary.seen);
         if !summary.answer && members.is_some_and(|theirs| theirs < self.seen.len()) {
             self.push_summary(from, true);
@@ -96,14 +97,10 @@ impl Membership {
     }
 
     pub(super) fn receive_state(&mut self, from: &Node, state: State, now: Moment) {
-        if !self.listens_to(from, state.view.cluster(), now) {
+        if !self.listens_to(from, state.view.cluster(), state.answer, now) {
             return;
         }
-        if state.view.member(&self.me).is_none() && self.is_joining() {
-            // Whoever let this node in may be gone, and with it the only ones who knew.
-            let join = Control::Join(self.join_request(0));
-            self.effects.push(Effect::Send(from.clone(), join));
-        }
+        self.hears_of_itself(state.view.member(&self.me).is_some(), now);
         let Phase::Inside(view) = &mut self.phase else { return };
         let before = view.digest();
         let changes = view.merge(&state.view, &state.removed, now, &self.settings);
@@ -128,10 +125,17 @@ impl Membership {
         self.leave_if_due(now);
     }
 
+    /// Whether others list this node. They may not know it yet; but if it goes on, whoever let it in
+    /// died before telling anybody, or all have forgotten that it was given up.
+    fn hears_of_itself(&mut self, known: bool, now: Moment) {
+        self.disowned = if known { None } else { self.disowned.or(Some(now)) };
+    }
+
     /// Whether what this node says about the cluster counts. Somebody who is down or was removed
     /// may believe anything, that everybody else is down among others; it is told what became of
-    /// it. So is a cluster with a lower id.
-    fn listens_to(&mut self, from: &Node, cluster: u64, now: Moment) -> bool {
+    /// it, if it asked: two that do not listen to each other would never end. So is a cluster with a
+    /// lower id.
+    fn listens_to(&mut self, from: &Node, cluster: u64, asked: bool, now: Moment) -> bool {
         let Some(view) = self.view() else { return false };
         let ours = view.cluster();
         if cluster > ours {
@@ -149,7 +153,9 @@ impl Membership {
                 false
             }
             _ => {
-                self.push_state(from, false, now);
+                if asked {
+                    self.push_state(from, false, now);
+                }
                 false
             }
         }

@@ -53,8 +53,10 @@ impl Membership {
         }
     }
 
-    /// The leader of whoever is left declares those down who were only joining and do not answer:
-    /// they have no say, so no verdict is needed, and nobody can go on while they are in the way.
+    /// The leader declares those down who were only joining and do not answer: they have no say, so
+    /// no verdict is needed, and nobody can go on while they are in the way. But if a full member
+    /// does not answer either, it may lead the other side of a split, and have let them become full
+    /// members just before; then they wait for the same verdict as it.
     pub(super) fn give_up_lost_joiners(&mut self, now: Moment) {
         let Phase::Inside(view) = &self.phase else { return };
         if self.told.unreachable.is_empty() && self.lost_joiners.is_empty() {
@@ -64,7 +66,8 @@ impl Membership {
             |node: &&Node| view.member(node).is_some_and(|member| member.status == Status::Joining);
         let lost: Vec<Node> = self.told.unreachable.iter().filter(lost).cloned().collect();
         self.lost_joiners.retain(|node, _| lost.contains(node) || *node == self.me);
-        let leads = view.leader() == Some(&self.me);
+        let split = lost.len() < self.told.unreachable.len();
+        let leads = view.leader() == Some(&self.me) && !split;
         for node in lost {
             let since = *self.lost_joiners.entry(node.clone()).or_insert(now);
             if leads && now.since(since) >= self.settings.joining_patience {
@@ -74,7 +77,7 @@ impl Membership {
     }
 
     /// A joining node starts over when no full member is within reach: nobody can make it one, and
-    /// other joining ones have no say.
+    /// other joining ones have no say. So does one that nobody knows.
     pub(super) fn start_over_if_lost(&mut self, now: Moment) {
         let Phase::Inside(view) = &self.phase else { return };
         if !self.is_joining() {
@@ -87,10 +90,10 @@ impl Membership {
             .all(|(node, _)| self.told.unreachable.contains(node));
         if !alone {
             self.lost_joiners.remove(&self.me);
-            return;
         }
-        let since = *self.lost_joiners.entry(self.me.clone()).or_insert(now);
-        if now.since(since) >= self.settings.joining_patience {
+        let lost = alone.then(|| *self.lost_joiners.entry(self.me.clone()).or_insert(now));
+        let since = [lost, self.disowned].into_iter().flatten().min();
+        if since.is_some_and(|since| now.since(since) >= self.settings.joining_patience) {
             self.end(Ending::LostWhileJoining);
         }
     }

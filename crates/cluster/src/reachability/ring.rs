@@ -2,16 +2,16 @@
 
 use crate::Node;
 
-/// The members that `me` watches: those that follow it on the ring, until `count` of them answer.
-/// In a small cluster everybody watches everybody.
+/// The members that `me` watches: those that follow it on the ring, until `count` of them can be
+/// reached. In a small cluster everybody watches everybody.
 ///
 /// It looks past those that do not answer, because in a split all who would watch some node may be
 /// on that node's own side: then nobody on the other side would ever find it unreachable.
 pub(super) fn neighbours<'a>(
     me: &Node,
     members: impl Iterator<Item = &'a Node>,
+    is_unreachable: impl Fn(&Node) -> bool,
     count: usize,
-    answers: impl Fn(&Node) -> bool,
 ) -> Vec<&'a Node> {
     let mut others: Vec<&Node> = members.filter(|node| *node != me).collect();
     if others.len() <= count {
@@ -21,12 +21,15 @@ pub(super) fn neighbours<'a>(
     // racks, whatever the addresses say.
     let from = place(me);
     others.sort_unstable_by_key(|node| (place(node).wrapping_sub(from), *node));
-    let mut answering = 0;
-    let past = others.iter().position(|node| {
-        answering += usize::from(answers(node));
-        answering > count
+    let mut reachable = 0;
+    let mut taken = 0;
+    others.retain(|node| {
+        let answers = !is_unreachable(node);
+        let take = if answers { reachable < count } else { taken < count };
+        reachable += usize::from(answers);
+        taken += usize::from(take);
+        take
     });
-    others.truncate(past.unwrap_or(others.len()));
     others
 }
 
@@ -52,7 +55,7 @@ mod tests {
         let nodes = nodes(40);
         let mut watched = std::collections::BTreeMap::new();
         for me in &nodes {
-            let neighbours = neighbours(me, nodes.iter(), 9, |_| true);
+            let neighbours = neighbours(me, nodes.iter(), |_| false, 9);
             assert_eq!(neighbours.len(), 9);
             assert!(!neighbours.contains(&me));
             for node in neighbours {
@@ -70,12 +73,12 @@ mod tests {
         let mut silent = std::collections::BTreeSet::new();
         for _ in 0..30 {
             for me in here {
-                let answers = |node: &Node| !silent.contains(node);
-                let found: Vec<Node> = neighbours(me, nodes.iter(), 9, answers)
-                    .into_iter()
-                    .filter(|node| there.contains(node))
-                    .cloned()
-                    .collect();
+                let found: Vec<Node> =
+                    neighbours(me, nodes.iter(), |node| silent.contains(node), 9)
+                        .into_iter()
+                        .filter(|node| there.contains(node))
+                        .cloned()
+                        .collect();
                 silent.extend(found);
             }
         }

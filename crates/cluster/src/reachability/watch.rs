@@ -38,11 +38,11 @@ impl Watch {
         &mut self,
         me: &Node,
         members: impl Iterator<Item = &'a Node> + Clone,
+        is_unreachable: impl Fn(&Node) -> bool,
         settings: &MembershipSettings,
         now: Moment,
     ) {
-        let answers = |node: &Node| !self.watched.get(node).is_some_and(|it| it.unreachable);
-        let neighbours = ring::neighbours(me, members.clone(), settings.watched, answers);
+        let neighbours = ring::neighbours(me, members.clone(), is_unreachable, settings.watched);
         if self.watched.values().any(|watched| watched.unreachable)
             || self.watched.len() != neighbours.len()
             || !neighbours.iter().all(|node| self.watched.contains_key(node))

@@ -29,6 +29,8 @@ mod network;
 mod process;
 mod queue;
 mod run;
+pub mod scenario;
+mod show;
 mod splits;
 mod store;
 mod truth;
@@ -62,6 +64,10 @@ pub struct SimSettings {
     pub wrong_clocks: bool,
     /// Whether to count the bytes that nodes send; costs some time.
     pub count_bytes: bool,
+    /// How many messages and timers there may be; more are a violation.
+    pub most_steps: u64,
+    /// Whether to remember what nodes told their users.
+    pub events: bool,
     /// Whether to write a trace.
     pub trace: bool,
 }
@@ -77,6 +83,8 @@ impl SimSettings {
             rejoin: false,
             wrong_clocks: false,
             count_bytes: false,
+            most_steps: u64::MAX,
+            events: false,
             trace: false,
         }
     }

@@ -150,6 +150,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
         trace: plan.trace,
         rejoin: plan.downing.is_some(),
         downing: plan.downing.clone(),
+        most_steps: MOST_STEPS,
         ..SimSettings::nodes(plan.nodes)
     };
     let mut sim = Sim::new(seed, settings);
@@ -264,7 +265,9 @@ impl Campaign<'_> {
                 let clock_too = self.random.percent(50);
                 sim.meet(if clock_too { "pause with its clock" } else { "pause" });
                 sim.pause(node, clock_too);
-                self.undo_later(sim, 40, Undo::Resume(node));
+                // Removed incarnations are remembered for longer than anybody is held up.
+                let longest = Duration::from_secs(40).min(self.plan.membership.keep_removed / 2);
+                self.undo_later(sim, longest.as_secs(), Undo::Resume(node));
             }
             Fault::Clone if runs => {
                 sim.meet("clone");
@@ -403,6 +406,9 @@ impl Campaign<'_> {
                 recovery = Some(sim.elapsed() - began);
                 break;
             }
+            if sim.running().count() < 2 {
+                sim.start(self.any(self.plan.nodes)); // Those who were leaving have left.
+            }
             // An operator looks every other second, at whatever node.
             if self.plan.downing.is_none() {
                 let by = self.any(self.plan.nodes);
@@ -421,13 +427,7 @@ impl Sim {
     /// The end of a campaign: all agree, on the newest of all clusters.
     fn check_recovery(&mut self, recovered: bool, highest: u64) {
         let clusters = self.clusters();
-        let missing = (!recovered).then(|| {
-            let views = self.running().map(|index| match self.view(index) {
-                Some(view) => format!("n{index}: {view:?}"),
-                None => format!("n{index} is in no cluster"),
-            });
-            format!("after {RECOVERY:?}: {}", views.collect::<Vec<_>>().join("\n"))
-        });
+        let missing = (!recovered).then(|| format!("not after {RECOVERY:?}:\n{}", self.show_all()));
         let older = clusters.iter().find(|cluster| recovered && **cluster != highest);
         let older = older.map(|cluster| format!("the cluster {cluster}, not {highest}"));
         let now = self.now;
@@ -436,6 +436,8 @@ impl Sim {
     }
 }
 
+/// Some hundred per node and second, for as long as a schedule lasts.
+const MOST_STEPS: u64 = 2_000_000;
 /// How often everybody is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 /// Within this time after the last fault all must agree.

@@ -92,21 +92,27 @@ impl Sim {
     pub fn resume(&mut self, node: usize) {
         self.note(|| format!("n{node} goes on"));
         let now = self.now;
-        for which in (0..self.places[node].processes.len()).rev() {
-            let process = &mut self.places[node].processes[which];
-            if !process.paused {
-                continue;
-            }
-            process.paused = false;
-            process.clock.freeze(now, false);
-            let local = process.clock.read(now);
+        let paused: Vec<u64> = self.places[node]
+            .processes
+            .iter_mut()
+            .filter(|process| process.paused)
+            .map(|process| {
+                process.paused = false;
+                process.clock.freeze(now, false);
+                process.id
+            })
+            .collect();
+        for id in paused {
+            let which = |sim: &Self| sim.places[node].processes.iter().position(|p| p.id == id);
             // Timers that ran out fire first, as in a real process.
-            process.membership.poll(local);
-            let inbox = std::mem::take(&mut process.inbox);
-            for (from, message) in inbox {
-                process.membership.receive(&from, message, local);
+            let Some(first) = which(self) else { continue };
+            self.poll(node, first);
+            let inbox = which(self).map(|w| &mut self.places[node].processes[w].inbox);
+            for (from, message) in inbox.map(std::mem::take).into_iter().flatten() {
+                if let Some(which) = which(self) {
+                    self.receive(node, which, &from, message);
+                }
             }
-            self.poll(node, which);
         }
     }
 

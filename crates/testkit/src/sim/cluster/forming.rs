@@ -24,22 +24,21 @@ impl Sim {
                     Some(term) => {
                         process.formation.won(term, note);
                         let next = local + ttl / 3;
-                        process.lease = Lease::Held { term, renewed: local, next, unwritten: None };
+                        process.lease = Lease::Held { term, renewed: local, next };
                     }
                     None => process.formation.read(note),
                 }
             }
-            Lease::Held { term, renewed, next, unwritten } => {
+            Lease::Held { term, renewed, next } => {
                 *next = local + ttl / 3;
                 let term = *term;
                 let refused = reaches && !self.store.renew(&process.node, term, self.now);
                 let expired = !reaches && local.since(*renewed) > ttl * 7 / 10;
                 if reaches {
                     *renewed = local;
-                    if let Some(note) = unwritten.take()
-                        && self.store.write(&process.node, term, note.clone(), self.now)
-                    {
-                        process.formation.written(note);
+                    if let Some(note) = process.note.clone().filter(|_| !refused) {
+                        self.store.write(&process.node, term, note, self.now);
+                        process.note = None;
                     }
                     process.formation.read(self.store.note().cloned());
                 }
@@ -80,8 +79,8 @@ impl Sim {
             }
             FormationEffect::FormUnguarded => {} // Here there is always a lease.
             FormationEffect::WriteNote(note) => {
-                if let Lease::Held { unwritten, next, .. } = &mut process.lease {
-                    *unwritten = Some(note);
+                process.note = Some(note);
+                if let Lease::Held { next, .. } = &mut process.lease {
                     *next = local;
                 }
             }

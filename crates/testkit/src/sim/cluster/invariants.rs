@@ -15,7 +15,7 @@ use std::fmt;
 use tenure_cluster::{Ending, Event, Node, View};
 use tenure_lease::Moment;
 
-use super::truth::{Facts, Truth};
+use super::truth::Truth;
 
 /// Something that must not happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,8 +83,9 @@ impl Invariants {
         node: &Node,
         own: Option<u64>,
         ending: &Ending,
-        facts: &Facts,
+        truth: &Truth,
     ) {
+        let facts = &truth.of(node);
         let way = match (ending, own) {
             (Ending::OtherCluster(other), Some(own)) => {
                 self.clusters_are_formed_once.gave_way(own, *other)
@@ -92,7 +93,7 @@ impl Invariants {
             _ => None,
         };
         let out = own.and_then(|own| nobody_out_without_cause::ended(node, own, ending, facts));
-        self.report(at, [(FORMED, way), (OUT, out)]);
+        self.report(at, [(FORMED, way), (OUT, out.filter(|_| !truth.clones))]);
     }
 
     /// A process formed a cluster.

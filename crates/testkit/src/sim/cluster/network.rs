@@ -12,7 +12,7 @@ pub struct Weather {
     pub loss: u64,
     /// How many of a thousand arrive twice.
     pub repeated: u64,
-    /// How many of a thousand are held up somewhere, for as long as half a minute.
+    /// How many of a thousand are held up somewhere, for as long as ten seconds.
     pub stray: u64,
 }
 
@@ -97,7 +97,7 @@ impl Network {
 }
 
 /// For how long a message may be held up.
-const LONGEST: Duration = Duration::from_secs(30);
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// How long the copies of a message take.
 pub(super) type Journeys = [Option<Duration>; 2];

@@ -29,6 +29,8 @@ pub(super) struct Process {
     pub(super) resolver: Option<Resolver>,
     /// The last request to the resolver's store that was answered, or given up.
     pub(super) answered: u64,
+    /// What is to be written into the record.
+    pub(super) note: Option<FormationNote>,
 }
 
 /// What this process does about the formation lease.
@@ -36,7 +38,7 @@ pub(super) struct Process {
 pub(super) enum Lease {
     Idle,
     Contending { next: Moment },
-    Held { term: u64, renewed: Moment, next: Moment, unwritten: Option<FormationNote> },
+    Held { term: u64, renewed: Moment, next: Moment },
 }
 
 impl Lease {

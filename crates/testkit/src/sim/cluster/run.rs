@@ -10,13 +10,16 @@ use tenure_lease::Moment;
 use super::Sim;
 use super::invariants::Told;
 use super::process::{Lease, Process};
-use super::queue::What;
+use super::queue::{Queue, What};
 
 impl Sim {
     /// Lets time pass.
     pub fn run_for(&mut self, duration: Duration) {
         let end = self.now + duration;
         while let Some(step) = self.queue.pop_until(end) {
+            if self.queue.steps() > self.settings.most_steps {
+                return self.storm(end);
+            }
             self.now = step.at;
             match step.what {
                 What::Deliver { place, to, from, message } => {
@@ -32,6 +35,14 @@ impl Sim {
             }
         }
         self.now = end;
+    }
+
+    /// So much happens that it can only be nodes that answer each other for ever.
+    fn storm(&mut self, end: Moment) {
+        self.now = end;
+        let what = format!("more than {} messages and timers", self.settings.most_steps);
+        self.invariants.report(end, [("the network is quiet", Some(what))]);
+        self.queue = Queue::default();
     }
 
     /// Lets time pass until this holds, and returns how much; `None` if it did not in that time.
@@ -71,10 +82,14 @@ impl Sim {
             }
             return;
         }
+        self.receive(place, which, &from, message);
+    }
+
+    pub(super) fn receive(&mut self, place: usize, which: usize, from: &Node, message: Control) {
         self.meet_message(place, which, &message);
         let process = &mut self.places[place].processes[which];
         let local = process.clock.read(self.now);
-        process.membership.receive(&from, message, local);
+        process.membership.receive(from, message, local);
         self.settle(place, which);
     }
 
@@ -139,10 +154,12 @@ impl Sim {
     }
     fn ended(&mut self, place: usize, which: usize, ending: Ending) {
         let process = self.places[place].processes.remove(which);
-        let facts = self.truth.of(&process.node);
         let cluster = process.cluster;
-        self.invariants.ended(self.now, &process.node, cluster, &ending, &facts);
+        self.invariants.ended(self.now, &process.node, cluster, &ending, &self.truth);
         self.note(|| format!("{} ends: {ending}", process.node));
+        if self.settings.events {
+            self.events.push((self.elapsed(), place, format!("ends: {ending}")));
+        }
         self.mix(3, place as u64);
         self.truth.change(&process.node, |facts| facts.dead = true);
         self.truth.forgets(process.id);
@@ -195,6 +212,10 @@ impl Sim {
     fn told(&mut self, place: usize, which: usize, who: &Node, event: Event) {
         self.note(|| format!("{who} {event:?}"));
         self.mix(2, place as u64);
+        if self.settings.events {
+            let what = self.describe(&event);
+            self.events.push((self.elapsed(), place, what));
+        }
         let process = &self.places[place].processes[which];
         let Some(view) = process.membership.view() else { return };
         let others = |node: &Node| -> Option<&View> {

@@ -1,11 +1,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_cluster::Node;
+use tenure_cluster::{Address, Node};
 
 /// What really became of every incarnation, as an omniscient observer knows.
 #[derive(Debug, Default)]
 pub(super) struct Truth {
     facts: BTreeMap<Node, Facts>,
+    generations: BTreeMap<Address, usize>,
     by_number: BTreeMap<(u64, u64), Node>,
     /// Which processes know that a node is up.
     knowers: BTreeMap<Node, BTreeSet<u64>>,
@@ -25,6 +26,8 @@ pub(super) struct Facts {
     pub(super) downed: bool,
     /// It was resumed twice, so one of the two must go.
     pub(super) cloned: bool,
+    /// How many processes ran at its address before it.
+    pub(super) generation: usize,
     /// It became a full member of this cluster, with this number.
     pub(super) up: Option<(u64, u64)>,
 }
@@ -38,11 +41,17 @@ impl Facts {
 
 impl Truth {
     pub(super) fn born(&mut self, node: &Node) {
-        self.facts.insert(node.clone(), Facts::default());
+        let generation = self.generations.entry(node.address.clone()).or_default();
+        self.facts.insert(node.clone(), Facts { generation: *generation, ..Facts::default() });
+        *generation += 1;
     }
 
     pub(super) fn of(&self, node: &Node) -> Facts {
         self.facts.get(node).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn generation(&self, node: &Node) -> usize {
+        self.facts.get(node).map_or(0, |facts| facts.generation)
     }
 
     pub(super) fn change(&mut self, node: &Node, change: impl FnOnce(&mut Facts)) {

@@ -37,6 +37,7 @@ pub struct Sim {
     pub(super) bytes: u64,
     /// How many tombstones each process had when it was last looked at.
     pub(super) tombstones: BTreeMap<u64, usize>,
+    pub(super) events: Vec<(Duration, usize, String)>,
     trace: Vec<String>,
 }
 
@@ -81,6 +82,7 @@ impl Sim {
             hash: seed,
             bytes: 0,
             tombstones: BTreeMap::new(),
+            events: Vec::new(),
             trace: Vec::new(),
             settings,
         }
@@ -131,6 +133,7 @@ impl Sim {
             wake_at: Moment::NEVER,
             paused: false,
             inbox: VecDeque::new(),
+            note: None,
             lease: Lease::Contending { next: local + jitter },
             resolver,
             answered: 0,
@@ -211,6 +214,12 @@ impl Sim {
     /// What happened, line by line, if the settings ask for it.
     pub fn take_trace(&mut self) -> Vec<String> {
         std::mem::take(&mut self.trace)
+    }
+
+    /// What nodes told since the last call: when, which node, what. Kept only if the settings ask for
+    /// it.
+    pub(super) fn take_events(&mut self) -> Vec<(Duration, usize, String)> {
+        std::mem::take(&mut self.events)
     }
 
     /// How often each thing worth meeting was met.

@@ -10,6 +10,9 @@ use super::Told;
 
 pub(super) fn told(told: &Told<'_>) -> Option<String> {
     let (Event::Downed(node) | Event::Removed(node)) = told.event else { return None };
+    if told.truth.clones {
+        return None;
+    }
     let facts = told.truth.of(node);
     (facts.is_full_member(told.view.cluster()) && !has_cause(&facts))
         .then(|| format!("{} told {:?} without a cause", told.who, told.event))
