@@ -80,6 +80,8 @@ struct Split {
     since: Moment,
     /// Since when the picture is the same.
     stable_since: Moment,
+    /// Since when something may be decided.
+    ready_since: Option<Moment>,
 }
 
 /// How far a decision by lease has come.
@@ -282,7 +284,8 @@ impl Resolver {
     /// Whether the view has been the same for long enough.
     fn is_time(&mut self, view: &View, now: Moment, effects: &mut Vec<ResolverEffect>) -> bool {
         let picture = view.picture();
-        let split = self.split.get_or_insert(Split { picture, since: now, stable_since: now });
+        let begun = Split { picture, since: now, stable_since: now, ready_since: None };
+        let split = self.split.get_or_insert(begun);
         if split.picture != picture {
             split.picture = picture;
             split.stable_since = now;
@@ -301,7 +304,10 @@ impl Resolver {
             effects.push(ResolverEffect::Down { nodes, reason });
             return false;
         }
-        now.since(split.stable_since) >= stable_after || now.since(split.since) >= long
+        let ready =
+            now.since(split.stable_since) >= stable_after || now.since(split.since) >= long;
+        split.ready_since = if ready { split.ready_since.or(Some(now)) } else { None };
+        ready
     }
 
     fn decide(
@@ -388,7 +394,7 @@ impl Resolver {
         }
         let Strategy::LeaseMajority(lease) = &self.strategy else { return };
         let (mode, timeout) = (lease.mode, lease.acquire_timeout);
-        let stable_since = self.split.map_or(now, |split| split.stable_since);
+        let ready_since = self.split.and_then(|split| split.ready_since).unwrap_or(now);
         match decision {
             // An answer to an earlier question may still be on its way: ask as well.
             Decision::Down { nodes, .. }
@@ -402,8 +408,7 @@ impl Resolver {
                 effects.push(ResolverEffect::Down { nodes, reason });
             }
             Decision::AskLease { after, survivors, .. } => {
-                let after = after + stable_after(&self.timing, view);
-                if now.since(stable_since) >= after {
+                if now.since(ready_since) >= after {
                     self.ask(sighting, survivors, mode, view, now + timeout, effects);
                 }
             }

@@ -176,12 +176,28 @@ impl View {
 
     /// Adds a member, or raises the status of one.
     pub(crate) fn set_member(&mut self, node: &Node, member: Member) {
-        self.highest_up = self.highest_up.max(member.up_number);
+        self.raise_highest_up(member.up_number);
         if let Some(before) = self.members.get(node) {
             self.digest.remove(digest::of_member(node, before));
         }
         self.digest.add(digest::of_member(node, &member));
         self.members.insert(node.clone(), member);
+    }
+
+    /// Somebody is declared down who may have led, and given up-numbers of which this node has not
+    /// heard: one to each member that has none here, at most. They are not given again, since a
+    /// number that two members have makes a ghost of one of them.
+    pub(crate) fn skip_up_numbers(&mut self) {
+        let without = self.members.values().filter(|member| member.up_number == 0).count();
+        self.raise_highest_up(self.highest_up + without as u64);
+    }
+
+    fn raise_highest_up(&mut self, number: u64) {
+        if number > self.highest_up {
+            self.digest.remove(digest::of_highest_up(self.highest_up));
+            self.highest_up = number;
+            self.digest.add(digest::of_highest_up(self.highest_up));
+        }
     }
 
     /// Replaces an observer's row.

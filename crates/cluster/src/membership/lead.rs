@@ -87,7 +87,11 @@ impl Membership {
         let alone = view
             .members()
             .filter(|(_, member)| counts(member.status))
-            .all(|(node, _)| self.told.unreachable.contains(node));
+            .all(|(node, _)| match self.watch.finds_unreachable(node) {
+                // What others say may be what somebody said who is dead.
+                Some(unreachable) => unreachable,
+                None => self.told.unreachable.contains(node),
+            });
         if !alone {
             self.lost_joiners.remove(&self.me);
         }

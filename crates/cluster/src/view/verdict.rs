@@ -26,6 +26,7 @@ impl View {
     /// is down.
     pub(crate) fn adopt(&mut self, verdict: &Verdict) -> Vec<Change> {
         assert!(verdict.generation > self.verdict.generation, "an older verdict decides nothing");
+        self.skip_up_numbers();
         let losers: Vec<(Node, Member)> = self
             .members
             .iter()

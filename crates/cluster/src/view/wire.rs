@@ -44,7 +44,7 @@ impl<'de> Deserialize<'de> for View {
             return Err(de::Error::custom("a verdict that nobody asked for"));
         }
         let mut view = Self::new(cluster);
-        view.highest_up = highest_up;
+        view.raise_highest_up(highest_up);
         for (node, member) in &members {
             if member.up_number > highest_up {
                 return Err(de::Error::custom("an up-number above the highest that was given"));
