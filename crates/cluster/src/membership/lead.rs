@@ -5,7 +5,7 @@ use tenure_lease::Moment;
 use super::{Effect, Ending, Event, Membership, Phase};
 use crate::Node;
 use crate::settings::Rule;
-use crate::view::{Member, Status, View};
+use crate::view::{Member, Status};
 
 impl Membership {
     /// Moves members on: joining ones up, leaving ones out, those that are down away. Only on a
@@ -75,16 +75,15 @@ impl Membership {
         }
     }
 
-    /// A joining node that reaches none of those that it watches, or that nobody knows, starts over.
-    pub(super) fn start_over_if_lost(&mut self, now: Moment) {
+    /// A node that nobody knows is out: whoever let it in died before telling anybody, or all have
+    /// forgotten that it was given up. A joining one that reaches none of those that it watches
+    /// starts over.
+    pub(super) fn end_if_lost(&mut self, now: Moment) {
         let Phase::Inside(view) = &self.phase else { return };
-        let joining = |view: &View| {
-            view.member(&self.me).is_some_and(|member| member.status == Status::Joining)
-        };
-        if !joining(view) {
-            return;
-        }
-        let alone = self.watch.watched().next().is_some()
+        let Some(member) = view.member(&self.me) else { return };
+        let joining = member.status == Status::Joining;
+        let alone = joining
+            && self.watch.watched().next().is_some()
             && self.watch.watched().all(|node| self.watch.is_unreachable(node));
         if !alone {
             self.lost_joiners.remove(&self.me);
@@ -92,7 +91,7 @@ impl Membership {
         let lost = alone.then(|| *self.lost_joiners.entry(self.me.clone()).or_insert(now));
         let since = [lost, self.disowned].into_iter().flatten().min();
         if since.is_some_and(|since| now.since(since) >= self.settings.joining_patience) {
-            self.end(Ending::LostWhileJoining);
+            self.end(if joining { Ending::LostWhileJoining } else { Ending::Removed });
         }
     }
 
