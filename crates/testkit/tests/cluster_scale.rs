@@ -35,7 +35,8 @@ fn measure(nodes: usize) {
     println!("{nodes} nodes: all up {joined:.1} s after the last has started, {joining} B/s/node");
     let idle = rate(&mut sim, |sim| sim.run_for(secs(60)));
     println!("{nodes} nodes: idle {idle} B/s/node");
-    let dead: Vec<usize> = (0..nodes).step_by(nodes / 10.min(nodes / 2)).take(10).collect();
+    let count = 10.min(nodes / 5);
+    let dead: Vec<usize> = (0..count).map(|index| index * nodes / count).collect();
     let mut known = None;
     let losing = rate(&mut sim, |sim| {
         for node in &dead {
