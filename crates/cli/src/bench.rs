@@ -1,6 +1,10 @@
-//! `tenure bench`: what leases cost on this machine, with this store.
+//! `tenure bench`: what things cost on this machine.
 
 mod counting;
+#[cfg(feature = "cluster")]
+mod cpu;
+#[cfg(feature = "cluster")]
+mod downing;
 mod lease;
 mod samples;
 
@@ -12,7 +16,7 @@ use crate::exit::Failure;
 use crate::output;
 use crate::store::StoreArgs;
 
-/// Measure what leases cost with a store
+/// Measure what leases cost with a store, and how long decisions take
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -26,6 +30,17 @@ enum Command {
     /// Uses leases of its own, named tenure-bench and tenure-bench-…, and leaves their records
     /// behind, released. The last figure takes three renewal intervals.
     Lease(LeaseArgs),
+    /// Decide about splits of a cluster with a thousand members
+    #[cfg(feature = "cluster")]
+    Downing(DowningArgs),
+}
+
+#[cfg(feature = "cluster")]
+#[derive(clap::Args)]
+struct DowningArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(clap::Args)]
@@ -47,12 +62,17 @@ struct LeaseArgs {
 }
 
 pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::system("cannot start", &error))?;
-    let Command::Lease(args) = args.command;
-    let figures = runtime.block_on(lease::measure(&args))?;
-    output::print(&figures, args.json)?;
+    match args.command {
+        Command::Lease(args) => {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(|error| Failure::system("cannot start", &error))?;
+            let figures = runtime.block_on(lease::measure(&args))?;
+            output::print(&figures, args.json)?;
+        }
+        #[cfg(feature = "cluster")]
+        Command::Downing(args) => output::print(&downing::measure(), args.json)?,
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -21,7 +21,8 @@ Exit codes:
   0     done
   1     sim: something happened that must not
   64    an argument is wrong
-  69    the store cannot be used: not reachable, no permission, read-only, full, damaged
+  69    the store cannot be used: not reachable, no permission, read-only, full, damaged;
+        no node answers (cluster)
   71    the operating system refused something that is needed
   75    another holds the lease (run --no-wait, lease release)
   126   the command cannot be run

@@ -95,7 +95,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
 }
 
 async fn show(target: &Target) -> Result<(), Failure> {
-    let store = target.lease.store.open().await?;
+    let store = target.lease.store.look().await?;
     let record = target.read(&store).await?;
     target.print(&store, record.as_ref())
 }

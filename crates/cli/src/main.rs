@@ -1,10 +1,18 @@
 //! The `tenure` program: runs a command under a lease, looks after leases, does the arithmetic of
-//! their timing, and measures stores.
+//! their timing, measures stores, and runs and looks after the nodes of a cluster.
 
 mod bench;
+#[cfg(feature = "cluster")]
+mod certs;
+#[cfg(feature = "cluster")]
+mod cluster;
+#[cfg(feature = "cluster")]
+mod downing;
 mod duration;
 mod exit;
 mod lease;
+#[cfg(feature = "cluster")]
+mod node;
 mod output;
 mod run;
 mod sim;
@@ -19,12 +27,12 @@ use tracing_subscriber::EnvFilter;
 
 use exit::Failure;
 
-/// Exactly one of something across many processes: leases with fencing tokens.
+/// Exactly one of something across many processes: leases with fencing tokens, and clusters.
 #[derive(Parser)]
 #[command(name = "tenure", version, after_help = exit::HELP)]
 struct Cli {
     /// What to log to stderr: error, warn, info, debug or trace, or directives as in RUST_LOG
-    /// [default: info for `run`: one line when the lease is won, lost or given back; else warn]
+    /// [default: info for `run` and `node`: one line when something changes; else warn]
     #[arg(long, global = true, value_name = "LEVEL", env = "RUST_LOG")]
     log_level: Option<String>,
     #[command(subcommand)]
@@ -38,8 +46,16 @@ enum Command {
     #[command(name = run::GUARDIAN, hide = true)]
     Guardian(run::GuardianArgs),
     Lease(lease::Args),
+    #[cfg(feature = "cluster")]
+    Downing(downing::Args),
     Timings(timings::Args),
     Bench(bench::Args),
+    #[cfg(feature = "cluster")]
+    Node(node::Args),
+    #[cfg(feature = "cluster")]
+    Cluster(cluster::Args),
+    #[cfg(feature = "cluster")]
+    Certs(certs::Args),
     Sim(sim::Args),
 }
 
@@ -52,15 +68,28 @@ fn main() -> ExitCode {
     if let Command::Guardian(args) = cli.command {
         return run::guard(&args);
     }
-    let usual = if matches!(cli.command, Command::Run(_)) { "info" } else { "warn" };
+    let usual = match cli.command {
+        Command::Run(_) => "info",
+        #[cfg(feature = "cluster")]
+        Command::Node(_) => "info",
+        _ => "warn",
+    };
     let level = cli.log_level.as_deref().filter(|level| !level.is_empty()).unwrap_or(usual);
     let outcome = log_to_stderr(level).and_then(|()| match cli.command {
         Command::Run(args) => run::main(args),
         #[cfg(target_os = "linux")]
         Command::Guardian(_) => unreachable!("the guardian has returned above"),
         Command::Lease(args) => lease::main(args),
+        #[cfg(feature = "cluster")]
+        Command::Downing(args) => downing::main(args),
         Command::Timings(args) => timings::main(&args),
         Command::Bench(args) => bench::main(args),
+        #[cfg(feature = "cluster")]
+        Command::Node(args) => node::main(&args),
+        #[cfg(feature = "cluster")]
+        Command::Cluster(args) => cluster::main(args),
+        #[cfg(feature = "cluster")]
+        Command::Certs(args) => certs::main(&args),
         Command::Sim(args) => sim::main(&args),
     });
     match outcome {

@@ -33,7 +33,7 @@ use crate::store::LeaseArgs;
 pub(crate) use guardian::{Args as GuardianArgs, NAME as GUARDIAN, main as guard};
 
 use hold::End;
-use signals::Signals;
+pub(crate) use signals::Signals;
 
 /// Run a command while a lease is held
 ///

@@ -1,8 +1,8 @@
 //! Which lease, in which store.
 
-use tenure_lease::{LeaseName, Store};
+use tenure_lease::{LeaseName, OpenError, Store};
 
-use crate::exit::{self, Failure};
+use crate::exit::Failure;
 
 /// The store's URL.
 #[derive(clap::Args)]
@@ -14,7 +14,18 @@ pub(crate) struct StoreArgs {
 
 impl StoreArgs {
     pub(crate) async fn open(&self) -> Result<Store, Failure> {
-        open(&self.url).await
+        tenure_stores::open(&self.url).await.map_err(failure)
+    }
+
+    /// As [`look`].
+    pub(crate) async fn look(&self) -> Result<Store, Failure> {
+        look(&self.url).await
+    }
+}
+
+impl From<&str> for StoreArgs {
+    fn from(url: &str) -> Self {
+        Self { url: url.into() }
     }
 }
 
@@ -28,13 +39,18 @@ pub(crate) struct LeaseArgs {
     pub(crate) name: LeaseName,
 }
 
-pub(crate) async fn open(url: &str) -> Result<Store, Failure> {
-    tenure_stores::open(url).await.map_err(|error| {
-        // A directory that cannot be used is the store's trouble; anything else is a wrong URL.
-        let names_a_directory = url.strip_prefix("file:").is_some_and(|rest| {
-            !rest.is_empty() && (rest.starts_with("///") || !rest.starts_with("//"))
-        });
-        let code = if names_a_directory { exit::UNAVAILABLE } else { exit::USAGE };
-        Failure::new(code, error.to_string())
-    })
+/// Opens a store to look at what is there: a mistyped directory is not created.
+pub(crate) async fn look(url: &str) -> Result<Store, Failure> {
+    let store = match url.strip_prefix("file:") {
+        Some(_) => tenure_lease::open_to_look(url).await,
+        None => tenure_stores::open(url).await,
+    };
+    store.map_err(failure)
+}
+
+fn failure(error: OpenError) -> Failure {
+    match error {
+        OpenError::Url(wrong) => Failure::usage(wrong),
+        OpenError::Store(trouble) => trouble.into(),
+    }
 }

@@ -1,5 +1,8 @@
 //! `tenure timings`: what follows from a lease's settings.
 
+#[cfg(feature = "cluster")]
+mod failover;
+
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,7 +18,8 @@ use crate::store;
 
 /// Show the arithmetic of a lease's timing, and the failover to expect
 ///
-/// What is not given follows from the ttl. With --lease, the failover is that of that store.
+/// What is not given follows from the ttl. With --lease, the failover is that of that store. What
+/// a cluster needs besides follows from its size.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// How long a tenure lasts after its last renewal
@@ -33,6 +37,9 @@ pub(crate) struct Args {
     /// The safety distance for clock rates and short pauses [default: ttl/10]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     margin: Option<Duration>,
+    #[cfg(feature = "cluster")]
+    #[command(flatten)]
+    cluster: failover::ClusterArgs,
     /// The store whose bounds and failover to show
     #[arg(long = "lease", value_name = "URL", env = "TENURE_LEASE", hide_env_values = true)]
     url: Option<String>,
@@ -51,11 +58,13 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
         Some(store) => settings.check_for(store)?,
         None => settings.check()?,
     }
-    let timings = Timings::of(&settings, store.as_ref());
+    let timings = Timings::of(args, &settings, store.as_ref());
     if args.json {
         output::json(&timings)?;
     } else {
         output::text(&timings.explain(&settings, store.as_ref()))?;
+        #[cfg(feature = "cluster")]
+        output::text(&format!("\n{}", timings.in_cluster))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -65,7 +74,7 @@ fn info(url: &str) -> Result<StoreInfo, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::system("cannot start", &error))?;
-    Ok(runtime.block_on(store::open(url))?.info())
+    Ok(runtime.block_on(store::look(url))?.info())
 }
 
 impl Args {
@@ -100,6 +109,9 @@ struct Timings {
     after_crash: Failover,
     after_release: Failover,
     store_outage: Outage,
+    /// What a dead member of a cluster hosted.
+    #[cfg(feature = "cluster")]
+    in_cluster: failover::InCluster,
 }
 
 /// From the event to the next holder's start.
@@ -121,7 +133,9 @@ struct Outage {
 }
 
 impl Timings {
-    fn of(settings: &Settings, store: Option<&StoreInfo>) -> Self {
+    fn of(args: &Args, settings: &Settings, store: Option<&StoreInfo>) -> Self {
+        #[cfg(not(feature = "cluster"))]
+        let _ = args;
         let Settings { ttl, renew_interval, operation_timeout, stop_budget, margin, .. } =
             *settings;
         let sum = renew_interval + operation_timeout + stop_budget + margin;
@@ -159,6 +173,8 @@ impl Timings {
                 held_ms: millis(settings.held_for()),
                 stopped_ms: millis(settings.kill_after()),
             },
+            #[cfg(feature = "cluster")]
+            in_cluster: args.cluster.failover(ttl),
         }
     }
 

@@ -50,6 +50,16 @@ fn show_tells_who_holds_it() {
 }
 
 #[test]
+fn looking_creates_nothing() {
+    let dir = Dir::new("look");
+    assert_eq!(lease(&dir, "show", &[])["state"], "absent");
+    assert_eq!(lease(&dir, "release", &[])["change"], "none");
+    assert_eq!(lease(&dir, "break", &["--yes"])["change"], "none");
+    json(&dir, &["timings"], &[]);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a mistyped path leaves nothing");
+}
+
+#[test]
 fn watch_prints_each_change() {
     let dir = Dir::new("watch");
     let out = std::fs::File::create(dir.join("watched")).unwrap();

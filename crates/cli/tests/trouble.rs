@@ -40,6 +40,23 @@ fn wrong_arguments_say_what_would_be_right() {
     assert!(code == 64 && text.contains("margin 1s"), "{text}");
 }
 
+/// Whoever starts it again and again can tell what only another URL helps from what may pass.
+#[test]
+fn a_wrong_url_is_told_from_a_store_that_cannot_be_used() {
+    for (url, expected) in [
+        ("nonsense:", 64),
+        ("redis//host", 64),
+        ("memory:x", 64),
+        ("file:", 64),
+        ("file://host/leases", 64),
+        ("file:/dev/null/leases", 69),
+        ("file:///dev/null", 69),
+    ] {
+        let (code, text) = refused(&["lease", "show", "--lease", url, "--name", "job"]);
+        assert_eq!(code, expected, "{text}");
+    }
+}
+
 #[test]
 fn no_secret_is_printed() {
     let url = "postgres://user:hunter2@host/db";
@@ -118,7 +135,20 @@ fn a_disk_that_fills_while_the_lease_is_held_makes_no_second_holder() {
         command.current_dir(dir.path()).args(options).args(["--", "sh", "-c", &job]);
         Process::start(&mut command)
     };
-    let mut runs = [start(), start()];
+    // A preflight needs room on the disk: both are to be through theirs.
+    let canary = |above: u64| {
+        until("the end of a preflight", SOON, || {
+            let canary = ["--lease", &mount.url(), "--name", "tenure-preflight", "--json"];
+            let output = tenure().args(["lease", "show"]).args(canary).output().unwrap();
+            let canary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            let term = canary["token"]["term"].as_u64().filter(|_| canary["state"] == "released");
+            term.filter(|term| *term > above)
+        })
+    };
+    let first = start();
+    let term = canary(0);
+    let mut runs = [first, start()];
+    canary(term);
     line(&dir, "log", "start", SOON);
     let ballast = mount.0.join("ballast");
     fill(&ballast);

@@ -8,9 +8,15 @@
 //! Somebody who wins the lease and finds an id in the note does not know whether that cluster still
 //! lives: its leader may have lost the store, or be on its way out. So it asks the contact points
 //! for one ttl first. If they do live and it cannot reach them, two clusters come to be, with
-//! different ids; the older one, when it learns of the newer, gives way.
+//! different ids. A leader that finds another id than its own in the note therefore looks for that
+//! cluster's members, and when the two meet, the one with the lower id gives way.
 //!
 //! While the store is away, the cluster lives on, and nobody forms another.
+//!
+//! Without a store, the *first* of the configured seeds forms a cluster when no other seed has
+//! answered for a while ([`Formation::by_seed_order`]). That promises less: a first seed that
+//! restarts while it is cut off from all others forms a second cluster, which gives way to nobody
+//! until the two meet.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -46,7 +52,7 @@ impl FormationNote {
 /// One node's part in forming and finding the cluster. Pure.
 #[derive(Clone, Debug)]
 pub struct Formation {
-    ttl: Duration,
+    guard: Guard,
     discovered: Vec<Address>,
     /// What the lease's record said when it was last read.
     note: Option<FormationNote>,
@@ -55,7 +61,19 @@ pub struct Formation {
     asking: Vec<Address>,
     contending: bool,
     held: Option<u64>,
+    /// The note was read since the last look at it.
+    unread: bool,
+    /// What the record was told to say.
     written: Option<FormationNote>,
+}
+
+/// What keeps two nodes from forming a cluster each.
+#[derive(Clone, Debug)]
+enum Guard {
+    /// A lease with this ttl.
+    Lease { ttl: Duration },
+    /// The order of the seeds; the first waits this long for the others.
+    SeedOrder { patience: Duration, since: Option<Moment> },
 }
 
 /// What is to be done.
@@ -67,26 +85,40 @@ pub enum FormationEffect {
     Contend,
     /// Stop contending, or release the lease.
     Withdraw,
-    /// Form a cluster with this id.
+    /// Form a cluster with this id: the term of the lease that was won.
     Form(u64),
+    /// Form a cluster with an id that is probably higher than those of others: a wall clock's.
+    FormUnguarded,
     /// Put this into the record, and call [`Formation::read`] when it stands there. To be tried again
     /// for as long as the lease is held and no other note is to be written.
     WriteNote(FormationNote),
-    /// A newer cluster has been formed: give way to it.
-    GiveWay(u64),
+    /// There may be another cluster: say to these which one this is, so that one of the two gives
+    /// way.
+    Meet(Vec<Address>),
 }
 
 impl Formation {
-    /// `ttl` is that of the formation lease.
-    pub fn new(ttl: Duration) -> Self {
+    /// Guarded by a lease with this ttl.
+    pub fn by_lease(ttl: Duration) -> Self {
+        Self::new(Guard::Lease { ttl })
+    }
+
+    /// Without a store: the first of the discovered addresses forms the cluster if nobody has let
+    /// it in for this long. All nodes must discover the same addresses in the same order.
+    pub fn by_seed_order(patience: Duration) -> Self {
+        Self::new(Guard::SeedOrder { patience, since: None })
+    }
+
+    fn new(guard: Guard) -> Self {
         Self {
-            ttl,
+            guard,
             discovered: Vec::new(),
             note: None,
             asked: None,
             asking: Vec::new(),
             contending: false,
             held: None,
+            unread: false,
             written: None,
         }
     }
@@ -100,6 +132,7 @@ impl Formation {
     pub fn read(&mut self, note: Option<FormationNote>) {
         if note.is_some() {
             self.note = note;
+            self.unread = true;
         }
     }
 
@@ -136,8 +169,9 @@ impl Formation {
     pub fn next_wake(&self) -> Moment {
         // While its note is being written, there is nothing to do but wait for that.
         let forming = self.written.as_ref().map(|note| note.cluster) == self.held;
-        match (self.held, self.asked) {
-            (Some(_), Some((_, since))) if !forming => since + self.ttl,
+        match (&self.guard, self.held, self.asked) {
+            (Guard::Lease { ttl }, Some(_), Some((_, since))) if !forming => since + *ttl,
+            (Guard::SeedOrder { patience, since: Some(since) }, ..) => *since + *patience,
             _ => Moment::NEVER,
         }
     }
@@ -163,12 +197,20 @@ impl Formation {
         {
             self.asked = Some((note.cluster, now));
         }
-        match self.held {
-            None => self.contend(effects),
-            Some(term) => {
-                let asked_enough = self.asked.is_none_or(|(_, since)| since + self.ttl <= now);
+        match (&mut self.guard, self.held) {
+            (Guard::Lease { .. }, None) => self.contend(effects),
+            (Guard::Lease { ttl }, Some(term)) => {
+                let asked_enough = self.asked.is_none_or(|(_, since)| since + *ttl <= now);
                 if asked_enough {
                     self.form(term, own, effects);
+                }
+            }
+            (Guard::SeedOrder { patience, since }, _) => {
+                let first = self.discovered.first() == Some(own);
+                let began = *since.get_or_insert(now);
+                if first && now >= began + *patience {
+                    *since = None;
+                    effects.push(FormationEffect::FormUnguarded);
                 }
             }
         }
@@ -194,17 +236,21 @@ impl Formation {
     ) {
         self.asked = None;
         self.asking.clear();
-        if let Some(note) = &self.note
-            && note.cluster > cluster
-        {
-            effects.push(FormationEffect::GiveWay(note.cluster));
-            return self.withdraw(effects);
+        if let Guard::SeedOrder { since, .. } = &mut self.guard {
+            *since = None;
+            return;
         }
         let Some(view) = membership.view() else { return };
         // Who sees no leader, because nobody answers, looks at the record too: there may be a newer
         // cluster, and nobody else who would tell.
         if view.leader().is_some_and(|leader| leader != membership.me()) {
             return self.withdraw(effects);
+        }
+        if std::mem::take(&mut self.unread)
+            && let Some(note) = &self.note
+            && note.cluster != cluster
+        {
+            effects.push(FormationEffect::Meet(note.contacts.clone()));
         }
         if self.held.is_none() {
             return self.contend(effects);

@@ -2,16 +2,40 @@
 //! reached, get over it, and talk.
 //!
 //! Nothing here removes anybody on its own: *unreachable* is an observation that heals.
+//!
+//! ```text
+//! cluster.rs        what users call
+//! view/             pure: what one node believes; merging
+//! reachability/     pure: who answers whom
+//! membership/       pure: joining, gossip, leading, leaving
+//! downing/          pure: what each strategy decides; resolver.rs: when, by whom, and the verdict
+//! formation.rs      pure: exactly one cluster, of however many nodes start at once
+//! messaging/        messages to named receivers; reliable ones
+//! transport/        mutual TLS, frames, a lane for control and one for data
+//! driver/           the thread that gives the cores a clock, a network and a store
+//! ```
 
+#[cfg(feature = "certs")]
+pub mod certs;
+mod cluster;
+mod discovery;
+pub mod downing;
+mod driver;
 pub mod formation;
+mod humane;
 pub mod membership;
 pub mod message;
+pub mod messaging;
 mod node;
 mod reachability;
+pub mod resolver;
 pub mod settings;
+pub mod transport;
 pub mod view;
 
+pub use cluster::{Cluster, Events, JoinError};
+pub use discovery::Discovery;
 pub use membership::{Effect, Ending, Event, Membership};
 pub use node::{Address, AddressError, Incarnation, Node};
-pub use settings::{MembershipSettings, SettingsError};
+pub use settings::{MembershipSettings, Settings, SettingsError};
 pub use view::{Member, Role, Roles, Status, View};

@@ -19,15 +19,17 @@ mod lead;
 mod leave;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use tenure_lease::Moment;
 use tenure_lease::keeper::Random;
 
+use crate::downing::Converged;
 use crate::message::Control;
 use crate::reachability::{Observed, Watch};
 use crate::settings::{MembershipSettings, Rule};
-use crate::view::{Change, Member, Roles, Row, Status, View};
+use crate::view::{Change, Digest, Member, Roles, Row, Status, Verdict, View};
 use crate::{Address, Node};
 
 use leave::Leaving;
@@ -44,6 +46,9 @@ pub struct Membership {
     phase: Phase,
     /// Who believes exactly what this node believes; always itself.
     seen: BTreeSet<Node>,
+    /// The members that counted when everybody had last seen the view, and the view's digest.
+    converged: Option<Arc<Converged<Node>>>,
+    converged_on: Option<Digest>,
     watch: Watch,
     /// What the proofs are made of that newcomers are asked for.
     secret: u64,
@@ -105,8 +110,8 @@ pub enum Ending {
     /// its address.
     #[error("it was declared down")]
     Downed,
-    /// It was removed while it could not be reached.
-    #[error("it was removed while it could not be reached")]
+    /// It was removed, and heard of it only afterwards.
+    #[error("it was removed from the cluster")]
     Removed,
     /// It had not become a full member when it lost everybody; it may start over.
     #[error("it lost everybody before it was a full member")]
@@ -142,6 +147,27 @@ pub enum Event {
     LeaderChanged(Option<Node>),
     /// Somebody else is the oldest.
     OldestChanged(Option<Node>),
+    /// This listener was too slow: so many events were left out. Look at the view.
+    Missed(u64),
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |node: &Option<Node>| node.as_ref().map_or("nobody".into(), Node::to_string);
+        match self {
+            Self::Joined(node) => write!(f, "{node} is joining"),
+            Self::Up(node) => write!(f, "{node} is up"),
+            Self::Leaving(node) => write!(f, "{node} is leaving"),
+            Self::Exiting(node) => write!(f, "{node} hands over"),
+            Self::Downed(node) => write!(f, "{node} is down"),
+            Self::Removed(node) => write!(f, "{node} is gone"),
+            Self::Unreachable(node) => write!(f, "{node} is unreachable"),
+            Self::Reachable(node) => write!(f, "{node} is reachable again"),
+            Self::LeaderChanged(node) => write!(f, "{} leads", name(node)),
+            Self::OldestChanged(node) => write!(f, "{} is the oldest", name(node)),
+            Self::Missed(count) => write!(f, "{count} events were missed"),
+        }
+    }
 }
 
 impl Membership {
@@ -163,6 +189,8 @@ impl Membership {
             random,
             phase: Phase::Outside { contacts: Vec::new(), ask_at: Moment::NEVER },
             seen: BTreeSet::new(),
+            converged: None,
+            converged_on: None,
             watch: Watch::default(),
             secret,
             heartbeat_at: Moment::NEVER,
@@ -205,7 +233,9 @@ impl Membership {
         }
         match message {
             Control::Join(join) => self.receive_join(from, join, now),
-            Control::Welcome(state) => self.receive_welcome(from, state, now),
+            Control::Welcome(state, converged) => {
+                self.receive_welcome(from, state, converged, now);
+            }
             Control::Refused(refusal) => self.receive_refusal(refusal),
             Control::Prove(proof) => self.receive_prove(from, proof),
             Control::Ping { cluster } => self.receive_ping(from, cluster),
@@ -273,9 +303,63 @@ impl Membership {
         self.raise(node, Status::Down, now);
     }
 
-    /// A newer cluster of the same name has been formed: this one is over.
-    pub fn give_way(&mut self, cluster: u64) {
-        self.end(Ending::OtherCluster(cluster));
+    /// The resolver declares these down, this node perhaps among them.
+    pub fn down_all(&mut self, nodes: &[Node], now: Moment) {
+        let mut own = false;
+        for node in nodes {
+            // Itself last, so that the others are told.
+            if *node == self.me {
+                own = true;
+            } else {
+                self.raise(node, Status::Down, now);
+            }
+        }
+        if own {
+            let me = self.me.clone();
+            self.raise(&me, Status::Down, now);
+        }
+    }
+
+    /// A verdict of the resolver that is newer than the one known here, if it is: whoever is not
+    /// among its survivors is down.
+    pub fn adopt(&mut self, verdict: &Verdict, now: Moment) {
+        let Some(view) = self.view_mut() else { return };
+        if verdict.generation <= view.verdict().generation {
+            return;
+        }
+        let changes = view.adopt(verdict);
+        self.converged = Some(Arc::new(Converged::of(view)));
+        self.seen = BTreeSet::from([self.me.clone()]);
+        self.tell_changes(changes);
+        // Before this node may end by it.
+        for node in self.answering() {
+            self.push_state(&node, true, now);
+        }
+        self.after_change(now);
+    }
+
+    /// This node's side will ask the lease for this generation of the verdict.
+    pub fn announce(&mut self, generation: u64, now: Moment) {
+        if let Some(view) = self.view_mut()
+            && generation > view.asked()
+        {
+            view.announce(generation);
+            self.changed(now);
+        }
+    }
+
+    /// The membership that everybody had seen when that was last so.
+    pub fn converged(&self) -> Option<&Arc<Converged<Node>>> {
+        self.converged.as_ref()
+    }
+
+    /// There may be another cluster of the same name at these addresses: tells them of this one, so
+    /// that the older of the two gives way.
+    pub fn meet(&mut self, contacts: &[Address]) {
+        let Some(cluster) = self.cluster() else { return };
+        for address in contacts.iter().filter(|address| **address != self.me.address) {
+            self.effects.push(Effect::Greet(address.clone(), Control::Ping { cluster }));
+        }
     }
 
     /// This node.
@@ -315,6 +399,25 @@ impl Membership {
         })
     }
 
+    /// Remembers who counts, if everybody has seen this view.
+    fn note_convergence(&mut self) {
+        let Phase::Inside(view) = &self.phase else { return };
+        if self.converged_on != Some(view.digest()) && self.is_converged() {
+            self.converged_on = Some(view.digest());
+            self.converged = Some(Arc::new(Converged::of(view)));
+        }
+    }
+
+    /// The others that nobody calls unreachable.
+    fn answering(&self) -> Vec<Node> {
+        let Some(view) = self.view() else { return Vec::new() };
+        view.members()
+            .map(|(node, _)| node)
+            .filter(|node| **node != self.me && !self.told.unreachable.contains(*node))
+            .cloned()
+            .collect()
+    }
+
     fn enter(&mut self, view: View, now: Moment) {
         self.phase = Phase::Inside(view);
         self.seen = BTreeSet::from([self.me.clone()]);
@@ -347,6 +450,10 @@ impl Membership {
             view.set_member(node, raised);
             self.tell_change(Some(before), Some(status), node.clone());
             self.changed(now);
+            if status == Status::Down && *node != self.me {
+                // If it lives, it should stop at once, and know why.
+                self.push_state(node, false, now);
+            }
         }
     }
 

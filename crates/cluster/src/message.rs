@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Node;
+use crate::downing::Converged;
 use crate::view::{Digest, Roles, View};
 
 /// A message of the control lane. Who sent it is known from the connection.
@@ -27,8 +28,8 @@ pub enum Control {
     State(State),
     /// May I come in?
     Join(Join),
-    /// You are in; this is what we believe.
-    Welcome(State),
+    /// You are in; this is what we believe, and who counted when all last believed the same.
+    Welcome(State, Option<Arc<Converged<Node>>>),
     /// You are not, and this is why.
     Refused(Refusal),
     /// If it is you who answers at your address, join again and say this number. It holds for some

@@ -1,8 +1,210 @@
-//! How long things take, and how much of them there may be.
+//! Who a node is, where it finds the others, how long things take.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tenure_lease::{Lease, Owner};
+
+use crate::downing::Strategy;
+use crate::resolver::ResolverSettings;
+use crate::transport::TransportSettings;
+use crate::{Address, Discovery, humane};
+
+/// Everything about one node of a cluster. Can be built in code or loaded from a file; only the
+/// formation lease comes from code, since it needs a store.
+///
+/// ```
+/// use tenure_cluster::Settings;
+/// let settings = Settings::new("shop")
+///     .address("10.0.0.7:7400".parse().unwrap())
+///     .discover("dns:shop.default.svc:7400".parse().unwrap())
+///     .identity("certs/");
+/// assert!(settings.check().is_ok());
+/// let forgot = Settings::new("shop").address("10.0.0.7:7400".parse().unwrap());
+/// assert!(forgot.check().unwrap_err().to_string().contains("identity"));
+/// ```
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The cluster's name: the same on all its nodes, and in their certificates. Letters, digits,
+    /// `-`, `.` and `_`.
+    pub cluster: String,
+    /// The node's name: what people call it, and what its certificate says. Default: `POD_NAME`,
+    /// else `HOSTNAME`, else the host's name.
+    #[serde(default = "default_name")]
+    pub name: String,
+    /// Where the others reach this node, `host:port`; also its place in the order of nodes. Default:
+    /// `POD_IP`, else the host's name, with the port 7400.
+    #[serde(default = "default_address")]
+    pub address: Address,
+    /// What this node can be used for: words of yours.
+    #[serde(default)]
+    pub roles: BTreeSet<String>,
+    /// The directory with `ca.pem`, `node.pem` and `node.key`; `tenure certs` makes one to start
+    /// with.
+    #[serde(default)]
+    pub identity: Option<PathBuf>,
+    /// Instead of an identity: anybody who reaches the port may pass for a node, and read
+    /// everything. Only on loopback, unless `transport.allow_plaintext_beyond_loopback` says it
+    /// again.
+    #[serde(default)]
+    pub plaintext_without_any_protection: bool,
+    /// Where to ask for a cluster. May be empty if there is a formation lease: its note says where
+    /// members are.
+    #[serde(default)]
+    pub discover: Vec<Discovery>,
+    /// Without a formation lease: how long the first of `discover` asks the others before it forms
+    /// a cluster. Longer than the slowest node's start. Default 5 s.
+    #[serde(default = "default_seed_patience", with = "humane")]
+    pub seed_patience: Duration,
+    /// Whether a node that was declared down or removed joins again by itself, as a new
+    /// incarnation. Otherwise it is over, and whoever runs the process decides. Default false.
+    #[serde(default)]
+    pub rejoin: bool,
+    /// Settings of yours that must be the same on every node: one that differs is not let in, and
+    /// is told both values.
+    #[serde(default)]
+    pub must_agree: BTreeMap<String, String>,
+    /// The timing of membership.
+    #[serde(default)]
+    pub membership: MembershipSettings,
+    /// The transport.
+    #[serde(default)]
+    pub transport: TransportSettings,
+    /// When the resolver decides.
+    #[serde(default)]
+    pub resolver: ResolverSettings,
+    /// The lease that guards the cluster's formation.
+    #[serde(skip)]
+    pub(crate) formation: Option<Lease>,
+    /// How a split is settled; nobody is ever declared down by itself without.
+    #[serde(skip)]
+    pub(crate) downing: Option<Strategy>,
+    /// The lease that settles ties.
+    #[serde(skip)]
+    pub(crate) arbitration: Option<Lease>,
+}
+
+impl Settings {
+    /// The defaults, for a cluster of this name.
+    pub fn new(cluster: impl Into<String>) -> Self {
+        Self {
+            cluster: cluster.into(),
+            name: default_name(),
+            address: default_address(),
+            roles: BTreeSet::new(),
+            identity: None,
+            plaintext_without_any_protection: false,
+            discover: Vec::new(),
+            seed_patience: default_seed_patience(),
+            rejoin: false,
+            must_agree: BTreeMap::new(),
+            membership: MembershipSettings::default(),
+            transport: TransportSettings::default(),
+            resolver: ResolverSettings::default(),
+            formation: None,
+            downing: None,
+            arbitration: None,
+        }
+    }
+
+    /// Sets the node's name.
+    pub fn name(self, name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..self }
+    }
+
+    /// Sets where the others reach this node.
+    pub fn address(self, address: Address) -> Self {
+        Self { address, ..self }
+    }
+
+    /// Adds a role.
+    pub fn role(mut self, role: impl Into<String>) -> Self {
+        self.roles.insert(role.into());
+        self
+    }
+
+    /// Sets the directory with the node's certificate.
+    pub fn identity(self, directory: impl Into<PathBuf>) -> Self {
+        Self { identity: Some(directory.into()), ..self }
+    }
+
+    /// Adds a way to find others.
+    pub fn discover(mut self, discovery: Discovery) -> Self {
+        self.discover.push(discovery);
+        self
+    }
+
+    /// Sets the lease that guards the cluster's formation. All nodes must name the same one.
+    pub fn formation(self, lease: Lease) -> Self {
+        Self { formation: Some(lease), ..self }
+    }
+
+    /// Sets how a split is settled: the same on all nodes. Without it, whoever is unreachable stays
+    /// so until it answers again or an operator declares it down.
+    pub fn downing(self, strategy: Strategy) -> Self {
+        Self { downing: Some(strategy), ..self }
+    }
+
+    /// Sets the lease that [`Strategy::LeaseMajority`] asks: the same on all nodes.
+    pub fn arbitration(self, lease: Lease) -> Self {
+        Self { arbitration: Some(lease), ..self }
+    }
+
+    /// Checks what can be checked before joining.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        let refuse = |text: &str| Err(SettingsError(text.into()));
+        if self.identity.is_none() && !self.plaintext_without_any_protection {
+            return refuse(
+                "set identity to a directory with ca.pem, node.pem and node.key (`tenure certs` \
+                 makes one), or plaintext_without_any_protection to try things out on one machine",
+            );
+        }
+        if self.identity.is_some() && self.plaintext_without_any_protection {
+            return refuse("identity and plaintext_without_any_protection exclude each other");
+        }
+        if self.discover.is_empty() && self.formation.is_none() {
+            return refuse(
+                "set discover to some nodes, or give a formation lease: otherwise there is no \
+                 way to find the cluster",
+            );
+        }
+        if self.formation.is_none() && !matches!(self.discover.first(), Some(Discovery::Node(_))) {
+            return refuse(
+                "without a formation lease the first of discover must be a node, the same on all \
+                 nodes: that one forms the cluster",
+            );
+        }
+        let needs_lease = matches!(self.downing, Some(Strategy::LeaseMajority(_)));
+        if needs_lease != self.arbitration.is_some() {
+            return refuse(
+                "lease-majority needs an arbitration lease, and nothing else uses one: set both or \
+                 neither",
+            );
+        }
+        self.transport.check().map_err(|error| SettingsError(error.to_string()))?;
+        self.membership.check()
+    }
+}
+
+fn default_name() -> String {
+    Owner::this_process().name
+}
+
+fn default_address() -> Address {
+    let host = std::env::var("POD_IP").ok().filter(|ip| !ip.is_empty());
+    let host = host.unwrap_or_else(default_name);
+    let text = if host.contains(':') { format!("[{host}]:7400") } else { format!("{host}:7400") };
+    Address::new(&text).unwrap_or_else(|_| LOOPBACK.parse().expect("an address"))
+}
+
+fn default_seed_patience() -> Duration {
+    Duration::from_secs(5)
+}
+
+const LOOPBACK: &str = "127.0.0.1:7400";
 
 /// The timing of membership: how soon a silent node is noticed, how soon news is everywhere.
 ///
@@ -19,10 +221,12 @@ use serde::{Deserialize, Serialize};
 pub struct MembershipSettings {
     /// How often a node asks those it watches for a sign of life. Shorter notices sooner, and costs
     /// two small frames per watched node each time. Default 1 s.
+    #[serde(with = "humane")]
     pub heartbeat_interval: Duration,
     /// How long a node may be silent beyond what is usual before it counts as unreachable: longer
     /// than the pauses of a healthy process (garbage, swap, a virtual machine that moves). The
     /// longer, the later a dead one is noticed. Default 3 s.
+    #[serde(with = "humane")]
     pub acceptable_pause: Duration,
     /// How sure a detector must be, as the negative logarithm of the probability that it is wrong
     /// by chance. Between 1 and 16; the usual spread of answers is multiplied by about its square
@@ -33,16 +237,20 @@ pub struct MembershipSettings {
     pub watched: usize,
     /// How often news is exchanged with somebody while all agree. While they do not, five times as
     /// often. Default 1 s.
+    #[serde(with = "humane")]
     pub gossip_interval: Duration,
     /// How long somebody who is only joining may be unreachable before it is given up: it has no
     /// say and hosts nothing, so it just starts over. Default 3 s.
+    #[serde(with = "humane")]
     pub joining_patience: Duration,
     /// How long a leaving node waits for the others to take notice before it hands over anyway;
     /// they cannot while somebody is unreachable. Default 10 s.
+    #[serde(with = "humane")]
     pub leave_timeout: Duration,
     /// For how long a removed incarnation is remembered by name; after that it is recognised as a
     /// ghost by its age. Longer than any message is on its way or any process stands still. Costs
     /// some 100 bytes for each restart in this time. Default 1 day.
+    #[serde(with = "humane")]
     pub keep_removed: Duration,
     /// Which rule to leave out, so that a test can see that it is needed.
     #[cfg(feature = "planted")]
@@ -135,6 +343,16 @@ pub enum Rule {
     DetectorRemovesNobody,
     /// The leader acts only on a view that everybody has seen.
     ActOnlyOnConvergence,
+    /// Sides are counted on the last converged membership as well as on the present one.
+    CountOnBoth,
+    /// One node of a side decides and asks.
+    OneAsks,
+    /// A lease that was not won downs nobody; only a verdict does.
+    LostMeansWait,
+    /// When every side asks, a majority that gets no answer waits.
+    UnknownMeansWait,
+    /// The lease is acquired only if its record is still the one that was read.
+    AskConditionally,
     /// A node that joins must prove that it is the one that answers at its address.
     ProveAddress,
 }

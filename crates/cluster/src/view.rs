@@ -12,6 +12,7 @@ mod digest;
 mod member;
 mod merge;
 mod table;
+mod verdict;
 mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,7 @@ pub use digest::Digest;
 pub use member::{Member, Role, Roles, Status};
 pub use merge::Change;
 pub use table::Row;
+pub use verdict::Verdict;
 
 use crate::Node;
 
@@ -35,6 +37,10 @@ pub struct View {
     /// The highest up-number that was ever given, also to members that are gone.
     highest_up: u64,
     rows: BTreeMap<Node, Row>,
+    /// The last verdict of the resolver that this node knows.
+    verdict: Verdict,
+    /// The highest generation that a side has announced to ask for, or that was decided.
+    asked: u64,
     /// Removed incarnations, and since when by this node's clock. Not part of the digest: they only
     /// refuse, and each node collects them by itself.
     tombstones: BTreeMap<Node, Moment>,
@@ -49,6 +55,8 @@ impl View {
             members: BTreeMap::new(),
             highest_up: 0,
             rows: BTreeMap::new(),
+            verdict: Verdict::default(),
+            asked: 0,
             tombstones: BTreeMap::new(),
             digest: Digest::of_cluster(cluster),
         }
@@ -144,6 +152,21 @@ impl View {
             })
             .min_by_key(|(node, member)| (member.up_number, *node))
             .map(|(node, _)| node)
+    }
+
+    /// The last verdict of the resolver that this node knows.
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
+    /// The highest generation that a side has announced to ask for.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// Changes when a member, a status or an observation does, not when views merely spread.
+    pub(crate) fn picture(&self) -> u128 {
+        digest::of_picture(self)
     }
 
     /// What this observer wrote about whom it cannot reach.

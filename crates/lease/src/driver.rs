@@ -5,11 +5,11 @@
 #![allow(clippy::disallowed_methods)]
 
 mod lease;
+mod liveness;
 mod session;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 pub(crate) use lease::{Begun, Terms, keep};
+pub(crate) use liveness::{Call, Liveness};
 pub(crate) use session::{Command, keep_session};
 
 use crate::backend::{Answer, Backend, Request, StoreError};
@@ -29,25 +30,35 @@ use crate::{LeaseName, Loss, telemetry};
 /// The runtime of the keeper thread, started on first use; it lives as long as the process.
 pub(crate) fn runtime() -> &'static Handle {
     static RUNTIME: OnceLock<Handle> = OnceLock::new();
-    RUNTIME.get_or_init(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .thread_name("tenure-store")
-            .max_blocking_threads(64)
-            .build()
-            .expect("the operating system has room for one more runtime");
-        let handle = runtime.handle().clone();
-        std::thread::Builder::new()
-            .name("tenure-keeper".into())
-            .spawn(move || runtime.block_on(std::future::pending::<()>()))
-            .expect("the operating system has room for one more thread");
-        handle
-    })
+    RUNTIME.get_or_init(|| start("tenure-keeper"))
+}
+
+/// A thread with a runtime, for as long as the process lives.
+fn start(thread: &str) -> Handle {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("tenure-store")
+        .max_blocking_threads(64)
+        .build()
+        .expect("the operating system has room for one more runtime");
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new()
+        .name(thread.into())
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))
+        .expect("the operating system has room for one more thread");
+    handle
 }
 
 /// Runs a future on the keeper thread and waits for it here, so that what it opens (sockets) lives
 /// there. If the caller loses interest, so does the future.
 pub(crate) async fn on_keeper<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> T {
+    on(runtime(), future).await
+}
+
+async fn on<T: Send + 'static>(
+    runtime: &Handle,
     future: impl Future<Output = T> + Send + 'static,
 ) -> T {
     struct Abort(AbortHandle);
@@ -56,12 +67,29 @@ pub(crate) async fn on_keeper<T: Send + 'static>(
             self.0.abort();
         }
     }
-    let task = runtime().spawn(future);
+    let task = runtime.spawn(future);
     let _abort = Abort(task.abort_handle());
     match task.await {
         Ok(value) => value,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
+}
+
+/// Waits until this moment, which may move, has just passed: on a thread that does nothing else, so also
+/// while the keepers' is stuck in a store that blocks.
+pub(crate) async fn passed(moment: impl Fn() -> Moment + Send + 'static) {
+    static CLOCK: OnceLock<Handle> = OnceLock::new();
+    let passed = async move {
+        loop {
+            let left = moment().since(Moment::now());
+            if left.is_zero() {
+                // A process that stood still has just woken up, and the keeper with it.
+                return tokio::time::sleep(LAST_WORD).await;
+            }
+            tokio::time::sleep(left).await;
+        }
+    };
+    on(CLOCK.get_or_init(|| start("tenure-clock")), passed).await;
 }
 
 /// Until when a tenure is held, for [`is_held`](crate::Tenure::is_held): one atomic load.
@@ -78,6 +106,14 @@ impl Cell {
 
     pub(crate) fn kill_at(&self) -> Moment {
         Moment::from_nanos(self.kill.load(Ordering::Acquire))
+    }
+
+    /// When the word of the loss is so late that it will not come; never, once it was ended, because
+    /// then the word is on its way.
+    pub(crate) fn overdue_at(&self) -> Moment {
+        let lost = self.lost_at();
+        let grace = self.kill_at().since(lost) / 4;
+        if lost == Moment::ZERO { Moment::NEVER } else { lost + grace }
     }
 
     fn set(&self, deadlines: Deadlines) {
@@ -106,19 +142,6 @@ pub(crate) struct State {
 pub(crate) struct Wants {
     pub(crate) give_up: Option<Loss>,
     pub(crate) note: Option<(u64, Vec<u8>)>,
-}
-
-/// Asks the guarded side for a sign of life.
-pub(crate) type Liveness =
-    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
-
-/// A tick through the runtime that the caller is on.
-pub(crate) fn tick_of_current_runtime() -> Option<Liveness> {
-    let handle = Handle::try_current().ok()?;
-    Some(Arc::new(move || {
-        let tick = handle.spawn(async {});
-        Box::pin(async move { tick.await.is_ok() })
-    }))
 }
 
 /// Requests under way, each bounded by the operation time-out.
@@ -196,7 +219,7 @@ struct Watches {
 
 impl Watches {
     fn new(backend: Arc<dyn Backend>) -> Self {
-        let (sender, receiver) = mpsc::channel(64);
+        let (sender, receiver) = mpsc::channel(CHANGES);
         Self { backend, tasks: BTreeMap::new(), sender, receiver }
     }
 
@@ -228,11 +251,12 @@ impl Watches {
         }
     }
 
-    async fn changed(&mut self) -> LeaseName {
-        match self.receiver.recv().await {
-            Some(name) => name,
-            None => unreachable!("we hold a sender ourselves"),
-        }
+    /// The records that have changed, as many as there are: who waits for them reads in batches.
+    async fn changed(&mut self) -> Vec<LeaseName> {
+        let mut names = Vec::new();
+        // Never none: we hold a sender ourselves.
+        self.receiver.recv_many(&mut names, CHANGES).await;
+        names
     }
 }
 
@@ -244,30 +268,8 @@ impl Drop for Watches {
     }
 }
 
-/// A liveness call under way.
-type Ping = Option<tokio::task::JoinHandle<bool>>;
-
-fn ping(liveness: Option<&Liveness>) -> Ping {
-    Some(match liveness {
-        Some(liveness) => tokio::spawn(liveness()),
-        // Nothing to ask: the tenure was not acquired from a tokio runtime.
-        None => tokio::spawn(async { true }),
-    })
-}
-
-/// Waits for a sign of life; for ever, if there is none.
-async fn pong(ping: &mut Ping) {
-    let alive = match ping {
-        Some(task) => matches!(task.await, Ok(true)),
-        None => std::future::pending().await,
-    };
-    *ping = None;
-    if !alive {
-        std::future::pending::<()>().await;
-    }
-}
-
-async fn wait_until(moment: Moment) {
+/// Waits until then, or for a while: the caller looks at its clock again.
+pub(crate) async fn wait_until(moment: Moment) {
     if moment == Moment::NEVER {
         std::future::pending::<()>().await;
     }
@@ -283,8 +285,7 @@ pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -
 /// What is to be told to whoever waits for a tenure to begin.
 pub(crate) type Begin<T> = tokio::sync::oneshot::Sender<T>;
 
-/// Answers whoever waits, once.
-/// Says whether there was anybody.
+/// Answers whoever waits, once. Says whether there was anybody.
 fn answer_waiting<T>(begin: &mut Option<Begin<T>>, answer: T) -> bool {
     begin.take().is_some_and(|begin| begin.send(answer).is_ok())
 }
@@ -293,4 +294,7 @@ fn tell(state: &watch::Sender<State>, change: impl FnOnce(&mut State)) {
     state.send_modify(change);
 }
 
+/// How many changes of records are waiting at most.
+const CHANGES: usize = 64;
+const LAST_WORD: Duration = Duration::from_millis(20);
 const SAY_EVERY: Duration = Duration::from_secs(10);

@@ -6,9 +6,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 use crate::backend::{Backend, Expected, StoreError, StoreInfo};
-use crate::driver::{
-    Cell, Liveness, State, Terms, Wants, keep, on_keeper, runtime, tick_of_current_runtime, within,
-};
+use crate::driver::{Call, Cell, Liveness, State, Terms, Wants, keep, on_keeper, runtime, within};
 use crate::keeper::Wish;
 use crate::record::{Owner, Record};
 use crate::tenure::Back;
@@ -85,11 +83,33 @@ pub struct Lease {
     pub(crate) note: Option<Vec<u8>>,
     pub(crate) expected: Option<Expected>,
     pub(crate) above: u64,
-    pub(crate) liveness: Option<Liveness>,
+    pub(crate) liveness: Option<Arc<Call>>,
     pub(crate) watchdog: bool,
 }
 
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the backend: it may hold credentials.
+        f.debug_struct("Lease").field("name", &self.name).field("owner", &self.owner).finish()
+    }
+}
+
 impl Lease {
+    /// The name that was asked for, if it is one.
+    pub fn name(&self) -> Result<&LeaseName, NameError> {
+        self.name.as_ref().map_err(Clone::clone)
+    }
+
+    /// The timing that was chosen.
+    pub fn timing(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The store that keeps it.
+    pub fn store(&self) -> Store {
+        Store { backend: Arc::clone(&self.backend) }
+    }
+
     /// Sets the ttl, and with it the whole timing ([`Settings::new`]).
     pub fn ttl(self, ttl: Duration) -> Self {
         self.settings(Settings::new(ttl))
@@ -123,11 +143,15 @@ impl Lease {
 
     /// Renews only while this answers `true`. By default a tick through the tokio runtime that the
     /// lease was acquired from, so that a deadlocked runtime loses the lease.
+    ///
+    /// `false`, or no answer within [`Settings::operation_timeout`], says "not now": it is asked
+    /// again until the deadline. It may block, since each call has a thread of its own (in the
+    /// context of that runtime); while one has not returned, there is no other.
     pub fn liveness<F>(self, alive: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = bool> + Send + 'static,
     {
-        Self { liveness: Some(Arc::new(move || Box::pin(alive()))), ..self }
+        Self { liveness: Some(Arc::new(Call::new(alive))), ..self }
     }
 
     /// Ends the whole process (SIGKILL, by a timer in the kernel) if the guarded work has not ended
@@ -214,7 +238,7 @@ impl Lease {
             wish,
             settings: self.settings.clone(),
             once,
-            liveness: self.liveness.clone().or_else(tick_of_current_runtime),
+            liveness: Liveness::here(self.liveness.clone()),
             watchdog: self.watchdog,
         })
     }

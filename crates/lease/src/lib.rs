@@ -57,7 +57,7 @@ pub use lease::{Lease, Store};
 pub use loss::Loss;
 pub use memory::{MemoryRecords, MemoryStore, check_note};
 pub use name::{LeaseName, NameError};
-pub use open::{OpenError, open};
+pub use open::{OpenError, open, open_to_look};
 pub use record::{Nonce, Owner, Record, Token};
 pub use session::{AttachedLease, Session};
 pub use settings::{Settings, SettingsError};

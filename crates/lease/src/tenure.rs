@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 use crate::clock::Moment;
-use crate::driver::{Begun, Cell, Command, State, Wants};
+use crate::driver::{Begun, Cell, Command, State, Wants, passed};
 use crate::keeper::AttachId;
 use crate::record::{Nonce, Owner, Record, Token};
 use crate::{LeaseError, LeaseName, Loss};
@@ -78,12 +78,24 @@ impl Tenure {
 
     /// Waits until the lease is lost, and says why. The work must then end by
     /// [`Tenure::kill_deadline`].
+    ///
+    /// If the keeper's thread is stuck and says nothing, the clock does: [`Loss::Expired`], when a
+    /// quarter of the stop budget is over.
     pub async fn lost(&self) -> Loss {
         let mut state = self.state.clone();
-        match state.wait_for(|state| state.loss.is_some()).await {
-            Ok(state) => state.loss.clone().unwrap_or(Loss::Released),
-            // The driver is gone without a word, which only a panic there can cause.
-            Err(_) => Loss::Expired,
+        let (cell, session) = (Arc::clone(&self.cell), self.session.clone());
+        let overdue = move || {
+            let session = session.as_ref().map_or(Moment::NEVER, |session| session.overdue_at());
+            cell.overdue_at().min(session)
+        };
+        tokio::select! {
+            biased;
+            state = state.wait_for(|state| state.loss.is_some()) => match state {
+                Ok(state) => state.loss.clone().unwrap_or(Loss::Released),
+                // The driver is gone without a word, which only a panic there can cause.
+                Err(_) => Loss::Expired,
+            },
+            () = passed(overdue) => Loss::Expired,
         }
     }
 

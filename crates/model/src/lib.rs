@@ -6,8 +6,15 @@
 //! models leave out everything that a protocol does not decide on, so that all interleavings within
 //! small bounds fit into memory. What they leave out, each says at its head.
 //!
-//! Each model can switch its rules off one by one. The tests show that all rules together are safe
-//! and that without any one of them a violation is found, which is why the rule is there.
+//! Each model can switch its rules off one by one. The tests show that all rules together are safe,
+//! and what happens without each of them, which is why the rule is there.
+//!
+//! | model | what it is about |
+//! |---|---|
+//! | [`sessions`] | many leases that live and die with one renewed record |
+//! | [`verdict`] | which side of a split lives on |
+//! | [`formation`] | how a cluster comes to be, and comes back |
+//! | [`coordinator`] | one shard in one place, through a change of coordinators |
 //!
 //! ```
 //! use tenure_model::engine::{Limits, Verdict, check};
@@ -20,6 +27,10 @@
 //! println!("{trace}");
 //! ```
 
+pub mod coordinator;
 pub mod engine;
+pub mod formation;
 mod interner;
+mod node_set;
 pub mod sessions;
+pub mod verdict;

@@ -9,7 +9,6 @@ use std::error::Error as _;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -20,12 +19,13 @@ use hyper::{Request, Response};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use tenure_lease::OpenError;
+
+use crate::connections;
 
 /// The client. Clones share their connections.
 #[derive(Clone)]
@@ -79,34 +79,22 @@ impl Http {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| OpenError(format!("TLS cannot be set up: {error}")))?
+            .map_err(|error| OpenError::Url(format!("TLS cannot be set up: {error}")))?
             .with_root_certificates(roots);
         let tls = match identity {
             Some((cert, key)) => {
                 let (certificates, key) = (certificates_in(cert)?, key_in(key)?);
                 tls.with_client_auth_cert(certificates, key)
-                    .map_err(|error| OpenError(format!("{}: {error}", cert.display())))?
+                    .map_err(|error| OpenError::Url(format!("{}: {error}", cert.display())))?
             }
             None => tls.with_no_client_auth(),
         };
-        let mut tcp = HttpConnector::new();
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        // A peer that went without a word is noticed within a minute, also by who only listens.
-        tcp.set_keepalive(Some(KEEPALIVE));
-        tcp.set_keepalive_interval(Some(KEEPALIVE));
-        tcp.set_keepalive_retries(Some(3));
-        tcp.enforce_http(false);
         let connector = hyper_rustls::HttpsConnectorBuilder::new()
             .with_tls_config(tls)
             .https_or_http()
             .enable_http1()
-            .wrap_connector(tcp);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .pool_max_idle_per_host(IDLE_MAX)
-            .build(connector);
+            .wrap_connector(connections::tcp());
+        let client = connections::pool().build(connector);
         Ok(Self { client })
     }
 
@@ -144,7 +132,7 @@ fn system_roots() -> Result<RootCertStore, OpenError> {
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
-        return Err(OpenError(
+        return Err(OpenError::Url(
             "this machine has no certificate authorities to trust; name a PEM file (ca=…)".into(),
         ));
     }
@@ -156,13 +144,13 @@ fn roots_from(path: &Path) -> Result<RootCertStore, OpenError> {
     for certificate in certificates_in(path)? {
         roots
             .add(certificate)
-            .map_err(|error| OpenError(format!("{}: {error}", path.display())))?;
+            .map_err(|error| OpenError::Url(format!("{}: {error}", path.display())))?;
     }
     Ok(roots)
 }
 
 fn certificates_in(path: &Path) -> Result<Vec<CertificateDer<'static>>, OpenError> {
-    let refuse = |why: String| OpenError(format!("{}: {why}", path.display()));
+    let refuse = |why: String| OpenError::Url(format!("{}: {why}", path.display()));
     let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
         .map_err(|error| refuse(error.to_string()))?;
@@ -174,7 +162,7 @@ fn certificates_in(path: &Path) -> Result<Vec<CertificateDer<'static>>, OpenErro
 
 fn key_in(path: &Path) -> Result<PrivateKeyDer<'static>, OpenError> {
     PrivateKeyDer::from_pem_file(path)
-        .map_err(|error| OpenError(format!("{}: {error}", path.display())))
+        .map_err(|error| OpenError::Url(format!("{}: {error}", path.display())))
 }
 
 /// An error with all that caused it; hyper's own texts say little.
@@ -191,7 +179,3 @@ fn causes(error: &hyper_util::client::legacy::Error) -> String {
 
 /// No answer is longer: thousands of records with a note each.
 const BODY_MAX: usize = 512 * 1024 * 1024;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const KEEPALIVE: Duration = Duration::from_secs(15);
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-const IDLE_MAX: usize = 16;

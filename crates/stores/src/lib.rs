@@ -2,6 +2,8 @@
 
 #[cfg(feature = "azure_blob")]
 pub mod azure_blob;
+#[cfg(any(feature = "http", feature = "kubernetes-unversioned"))]
+mod connections;
 #[cfg(feature = "consul")]
 pub mod consul;
 #[cfg(feature = "dynamodb")]
@@ -12,11 +14,24 @@ pub mod etcd;
 mod http;
 #[cfg(feature = "kubernetes-unversioned")]
 pub mod kubernetes;
+#[cfg(any(feature = "azure_blob", feature = "consul"))]
+mod line;
+#[cfg(any(
+    feature = "azure_blob",
+    feature = "consul",
+    feature = "etcd",
+    feature = "kubernetes-unversioned"
+))]
+mod percent;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg_attr(not(feature = "all-stores"), allow(dead_code))] // Each store uses some of it.
+mod records;
 #[cfg(feature = "redis")]
 pub mod redis_store;
 
+#[cfg(any(feature = "azure_blob", feature = "consul"))]
+use tenure_lease::LeaseName;
 use tenure_lease::{OpenError, Store};
 
 /// Opens a store from its URL, whichever kind it is: `file:DIR` and `memory:` always, the others if
@@ -46,19 +61,32 @@ pub async fn open(url: &str) -> Result<Store, OpenError> {
 
 fn unknown(scheme: &str) -> OpenError {
     match SCHEMES.iter().find(|(known, _)| *known == scheme) {
-        Some((_, feature)) => OpenError(format!(
+        Some((_, feature)) => OpenError::Url(format!(
             "{scheme}: stores are not compiled in; enable the feature \"{feature}\" of \
              tenure-stores (or \"all-stores\")"
         )),
         None => {
             let known: Vec<_> = SCHEMES.iter().map(|(scheme, _)| format!("{scheme}:")).collect();
-            OpenError(format!(
+            OpenError::Url(format!(
                 "{scheme:?} is no kind of store; \"file:./leases\" is a store's URL, and others begin \
                  with memory:, {}",
                 known.join(", ")
             ))
         }
     }
+}
+
+/// What all names begin with.
+#[cfg(any(feature = "azure_blob", feature = "consul"))]
+fn common_stem(names: &[LeaseName]) -> &str {
+    let Some((first, rest)) = names.split_first() else { return "" };
+    let first = first.as_str();
+    let common = rest.iter().fold(first.len(), |common, name| {
+        let alike = first.bytes().zip(name.as_str().bytes()).take_while(|(a, b)| a == b);
+        common.min(alike.count())
+    });
+    // Names are ASCII.
+    &first[..common]
 }
 
 /// Every scheme and the feature that brings it.
@@ -74,3 +102,20 @@ const SCHEMES: &[(&str, &str)] = &[
     ("redis", "redis"),
     ("rediss", "redis"),
 ];
+
+#[cfg(all(test, any(feature = "azure_blob", feature = "consul")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_common_stem_is_common() {
+        let stem = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| LeaseName::new(name).unwrap()).collect();
+            common_stem(&names).to_owned()
+        };
+        assert_eq!(stem(&["shop.a-1", "shop.a-12", "shop.b"]), "shop.");
+        assert_eq!(stem(&["a", "b"]), "");
+        assert_eq!(stem(&["a", "a"]), "a");
+        assert_eq!(stem(&[]), "");
+    }
+}

@@ -11,7 +11,10 @@ mod server;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use tenure_lease::backend::{Acquired, Boxed, Release, Renew, Renewed, StoreErrorKind};
+use tokio::task::JoinSet;
+
+use tenure_lease::backend::{Acquire, Acquired, Boxed, Release, Renew, Renewed, StoreErrorKind};
+use tenure_lease::record::SessionRef;
 use tenure_lease::{LeaseName, Loss, Moment, Nonce, Settings, Store, Token};
 use tenure_stores::azure_blob::AzureBlobStore;
 use tenure_testkit::conformance::{self, Factory};
@@ -39,10 +42,7 @@ struct Azure(Server);
 impl Azure {
     /// The server with our container in it, and the right to disturb it.
     fn find() -> Option<(Self, MutexGuard<'static, ()>)> {
-        let Some((server, turn)) = Server::find("azure") else {
-            eprintln!("(the feature is named azure_blob)");
-            return None;
-        };
+        let (server, turn) = Server::find_for("azure", "azure_blob")?;
         let azure = Self(server);
         let store = AzureBlobStore::new(&azure.url(&format!("key={KEY}"))).expect("a URL");
         conformance::block_on(async {
@@ -143,6 +143,54 @@ impl Factory for Azure {
 fn conformance() {
     let Some((azure, _turn)) = Azure::find() else { return };
     conformance::test(azure);
+}
+
+#[test]
+fn cost_of_attached() {
+    let Some((azure, _turn)) = Azure::find() else { return };
+    conformance::block_on(async {
+        let endpoint = azure.0.address.clone();
+        let place = endpoint.strip_prefix("http://").expect("a plain endpoint");
+        let (address, _) = place.split_once('/').expect("the account's path");
+        let through = async |proxy: String| {
+            let url = azure.url(&format!("key={KEY}")).replace(address, &proxy);
+            Store::new(AzureBlobStore::new(&url).expect("the URL is one"))
+        };
+        // Read, lease, write.
+        server::cost_of_attached(address, &Settings::new(TTL), 3, through).await;
+    });
+}
+
+/// Many are read at once, whether we may list them or not, and as they are now.
+#[test]
+fn many_are_read_as_they_are() {
+    let Some((azure, _turn)) = Azure::find() else { return };
+    conformance::block_on(async {
+        let store = azure.store();
+        let names: Vec<_> = (0..20).map(|_| fresh("many")).collect();
+        let session = SessionRef { name: fresh("session"), term: 7 };
+        let win = |name: &LeaseName| {
+            let session = Some(session.clone());
+            let request = Acquire { session, ..server::request(name, "a", TTL) };
+            let store = store.clone();
+            async move { server::win(&**store.backend(), request).await }
+        };
+        names.iter().map(win).collect::<JoinSet<_>>().join_all().await;
+        let least = azure.store_with(&format!("sas={SAS_LEAST}"));
+        for _ in 0..2 {
+            let [one, other] = [&store, &least].map(|store| store.backend().read(names.clone()));
+            let (one, other) = (one.await.expect("read"), other.await.expect("read"));
+            assert_eq!(one, other);
+            assert!(one.iter().flatten().all(|record| record.session() == Some(&session)));
+        }
+        azure.delete(&names[0]).expect("it can").await;
+        azure.overwrite(&names[1], "mine now").await;
+        let records = store.backend().read(names.clone()).await.expect("read");
+        assert_eq!(records[0], None);
+        let owner = |index: usize| records[index].as_ref().and_then(|r| r.owner()).cloned();
+        assert_eq!(owner(1).expect("it is held").name, "mine now");
+        assert!(records[2..].iter().flatten().all(|r| r.session() == Some(&session)));
+    });
 }
 
 #[test]

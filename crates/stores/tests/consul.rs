@@ -6,12 +6,15 @@ mod server;
 
 use std::time::Duration;
 
-use tenure_lease::backend::Boxed;
+use tokio::task::JoinSet;
+
+use tenure_lease::backend::{Boxed, Release};
 use tenure_lease::{LeaseName, Loss, Moment, Settings, Store, Token};
 use tenure_stores::consul::ConsulStore;
 use tenure_testkit::conformance::{self, Factory};
 
-use server::{Private, Server, fresh};
+use server::proxy::{Proxy, cut_replies};
+use server::{Private, Server, fresh, request, win};
 
 /// The shortest that Consul takes.
 const TTL: Duration = Duration::from_secs(10);
@@ -22,7 +25,11 @@ struct Consul(Server);
 
 impl Consul {
     fn store(&self) -> Store {
-        let url = format!("consul://{}/{PREFIX}", self.0.address);
+        Self::at(&self.0.address)
+    }
+
+    fn at(address: &str) -> Store {
+        let url = format!("consul://{address}/{PREFIX}");
         Store::new(ConsulStore::new(&url).expect("the URL is one"))
     }
 
@@ -109,6 +116,69 @@ fn outage() {
             let settings = Settings::new(TTL);
             server::survives_outage(&server, || consul.store(), settings, begin, end).await;
         }
+    });
+}
+
+#[test]
+fn lost_replies() {
+    let Some((server, _turn)) = Server::find("consul") else { return };
+    conformance::block_on(async {
+        let through = async |address: String| Consul::at(&address);
+        let (direct, settings) = (Consul::at(&server.address), Settings::new(TTL));
+        // Read, create a session, write; read, write and renew the session; read, write.
+        cut_replies(&server.address, &direct, &settings, [3, 3, 2], through).await;
+    });
+}
+
+#[test]
+fn cost_of_attached() {
+    let Some((server, _turn)) = Server::find("consul") else { return };
+    conformance::block_on(async {
+        let through = async |address: String| Consul::at(&address);
+        server::cost_of_attached(&server.address, &Settings::new(TTL), 3, through).await;
+    });
+}
+
+/// Consul refuses an address that has 200 connections, and keeps that of a waiter who has gone until
+/// the wait is over. However many wait, give up and wait again: a client stays far below.
+#[test]
+fn connections_are_few() {
+    let Some((server, _turn)) = Server::find("consul") else { return };
+    conformance::block_on(async {
+        let proxy = Proxy::new(&server.address).await;
+        let (holder, store) = (Consul::at(&server.address), Consul::at(&proxy.address));
+        let settings = Settings::new(TTL * 2);
+        let names: Vec<LeaseName> = (0..900).map(|_| fresh("crowd")).collect();
+        for some in names.chunks(50) {
+            let win = |name: &LeaseName| {
+                let (store, request) = (holder.clone(), request(name, "holder", TTL * 20));
+                async move { win(&**store.backend(), request).await }
+            };
+            some.iter().map(win).collect::<JoinSet<_>>().join_all().await;
+        }
+        for some in names.chunks(300) {
+            let mut waiting = JoinSet::new();
+            for name in some {
+                let lease = store.lease(name.as_str()).settings(settings.clone());
+                waiting.spawn(async move { lease.acquire().await.expect("acquired") });
+            }
+            let asked = proxy.requests();
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            assert!(proxy.requests() > asked + 300, "they have looked");
+            // One that waits at the query which many share is woken by it.
+            let name = some.last().expect("there are many");
+            let record = holder.inspect(name.as_str()).await.expect("read").expect("it is there");
+            let claim = record.holder.and_then(|holder| holder.claim).expect("it is held");
+            let release = Release { name: name.clone(), claim, known: vec![claim] };
+            holder.backend().release(release).await.expect("released");
+            let freed = Moment::now();
+            let next = waiting.join_next().await.expect("they wait").expect("it ran");
+            let took = Moment::now().since(freed);
+            println!("{took:?} with {} waiting, {} connections", some.len(), proxy.open_max());
+            assert!(next.name() == name && took < settings.renew_interval / 2, "{took:?}");
+            waiting.abort_all();
+        }
+        assert!(proxy.open_max() <= 64, "{} connections", proxy.open_max());
     });
 }
 

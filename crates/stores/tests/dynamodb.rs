@@ -56,7 +56,11 @@ impl Dynamo {
     }
 
     fn open_table(&self, table: &str, more: &str) -> Store {
-        let url = format!("dynamodb://{table}?endpoint={}{more}", self.0.address);
+        Self::at(&self.0.address, table, more)
+    }
+
+    fn at(endpoint: &str, table: &str, more: &str) -> Store {
+        let url = format!("dynamodb://{table}?endpoint={endpoint}{more}");
         Store::new(DynamoStore::with_access_key(&url, "any", "any").expect("the URL is one"))
     }
 
@@ -146,6 +150,18 @@ impl Factory for Dynamo {
     fn restart(&self) -> Option<Boxed<'_, ()>> {
         Some(Box::pin(self.0.control("restart")))
     }
+}
+
+#[test]
+fn cost_of_attached() {
+    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    conformance::block_on(async {
+        let (scheme, address) = dynamo.0.address.split_once("://").expect("an endpoint");
+        let through =
+            async |address: String| Dynamo::at(&format!("{scheme}://{address}"), TABLE, "");
+        let settings = Settings::new(Duration::from_secs(10));
+        server::cost_of_attached(address, &settings, 1, through).await;
+    });
 }
 
 #[test]

@@ -14,7 +14,8 @@ use tenure_lease::{LeaseName, Loss, Moment, Settings, Store, Token};
 use tenure_testkit::conformance::{self, Factory};
 use tokio::time::sleep;
 
-use etcd_support::{Proxy, ctl, program, run, store};
+use etcd_support::{ctl, program, run, store};
+use server::proxy::{Cut, Proxy};
 use server::{Server, fresh, request, win};
 
 const TTL: Duration = Duration::from_secs(3);
@@ -273,6 +274,39 @@ fn behind_the_holders_back() {
     });
 }
 
+/// A key that another elector keeps on an etcd lease is its own for as long as that lives, although
+/// it is never written again.
+#[test]
+fn a_foreign_key_on_a_lease_is_left_alone() {
+    let Some((server, _turn)) = Server::find("etcd") else { return };
+    let etcd = Etcd(server);
+    conformance::block_on(async {
+        let (store, name) = (etcd.store(), fresh("foreign"));
+        let granted = etcd.ctl(&["lease", "grant", "4"]);
+        let lease = granted.split(' ').nth(1).expect("an id").to_owned();
+        etcd.ctl(&["put", &key(&name), "another elector", "--lease", &lease]);
+        let mut alive = std::process::Command::new(program("etcdctl"))
+            .args(["--endpoints", &etcd.0.address, "lease", "keep-alive", &lease])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("etcdctl runs");
+        let record = store.inspect(name.as_str()).await.expect("read").expect("it is there");
+        assert_eq!(record.owner().expect("it is held").name, "another elector");
+        assert!(matches!(record.expiry, Expiry::ByStore(left) if !left.is_zero()), "{record:?}");
+        let waiting = store.lease(name.as_str()).settings(Settings::new(TTL));
+        let waiting = tokio::spawn(async move { waiting.acquire().await.expect("acquired") });
+        // Longer than anybody would watch a record that stands still.
+        sleep((record.ttl + TTL) * 2).await;
+        assert!(!waiting.is_finished(), "taken from a living holder");
+        alive.kill().expect("it runs");
+        alive.wait().expect("it ended");
+        let gone = Moment::now();
+        let tenure = tokio::time::timeout(record.ttl * 3, waiting).await.expect("in time");
+        println!("{:?} after the foreign elector's end", Moment::now().since(gone));
+        assert!(tenure.expect("it ran").token() > record.token);
+    });
+}
+
 /// A thousand names are one request; attached records come back as they are.
 #[test]
 fn a_thousand_attached() {
@@ -345,27 +379,38 @@ fn lost_replies() {
     let etcd = Etcd(server);
     conformance::block_on(async {
         let member = etcd.0.address.split(',').next().expect("a member").to_owned();
-        let proxy = Proxy::new(member).await;
+        let proxy = Proxy::new(&member).await;
         let store = store(&format!("etcd://{}{PREFIX}", proxy.address));
         let (name, settings) = (fresh("cut"), Settings::new(Duration::from_secs(6)));
         let lease = store.lease(name.as_str()).settings(settings.clone());
-        proxy.cut("request_put");
+        proxy.cut(Cut::Text("request_put"));
         let begun = Moment::now();
         let tenure = lease.acquire().await.expect("acquired");
         assert!(proxy.is_done() && Moment::now().since(begun) < settings.ttl);
         for what in ["request_put", "keepalive", "request_put"] {
-            proxy.cut(what);
+            proxy.cut(Cut::Text(what));
             sleep(settings.renew_interval * 3 / 2).await;
             assert!(proxy.is_done(), "{what} was not cut");
             assert!(tenure.is_held(), "{what}: {:?}", tenure.loss());
         }
         let record = etcd.store().inspect(name.as_str()).await.expect("read").expect("there");
         assert!(record.is_of(tenure.claim()) && record.token == tenure.token());
-        proxy.cut("request_delete_range");
+        proxy.cut(Cut::Text("request_delete_range"));
         tenure.release().await;
         assert!(proxy.is_done());
         let record = etcd.store().inspect(name.as_str()).await.expect("read").expect("there");
         assert!(record.holder.is_none(), "{record:?}");
+    });
+}
+
+#[test]
+fn cost_of_attached() {
+    let Some((server, _turn)) = Server::find("etcd") else { return };
+    conformance::block_on(async {
+        let member = server.address.split(',').next().expect("a member").to_owned();
+        let through = async |address: String| store(&format!("etcd://{address}{PREFIX}"));
+        let settings = Settings::new(Duration::from_secs(8));
+        server::cost_of_attached(&member, &settings, 2, through).await;
     });
 }
 

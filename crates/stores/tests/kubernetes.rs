@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods)] // Real servers, in real time.
 
 mod kubernetes_support;
+mod server;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,31 @@ fn kubernetes_conforms() {
     if let Some(cluster) = Cluster::from_env("kubernetes_conforms") {
         conformance::test(cluster);
     }
+}
+
+#[test]
+fn lost_replies() {
+    let Some(cluster) = Cluster::from_env("lost_replies") else { return };
+    block_on(async {
+        let (direct, settings) = (cluster.store().await, Settings::new(TTL));
+        let through = |address| cluster.at(address);
+        // Read and write; write; write.
+        server::proxy::cut_replies(&cluster.address(), &direct, &settings, [2, 1, 1], through)
+            .await;
+    });
+}
+
+#[test]
+fn cost_of_attached() {
+    let Some(cluster) = Cluster::from_env("cost_of_attached") else { return };
+    block_on(async {
+        let settings = Settings::new(Duration::from_secs(8));
+        let through = |address| cluster.at(address);
+        // A sweep is a streaming list, on a connection of its own: up to three messages of it.
+        server::cost_of_attached(&cluster.address(), &settings, 1, through).await;
+        // Whoever reads many is told of all that there are.
+        cluster.operate(&["delete", "leases", "--all", "--wait=false"], "").await;
+    });
 }
 
 /// Eight clients meet at fifty names, in each state that a free lease can be in.

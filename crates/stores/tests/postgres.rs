@@ -19,6 +19,7 @@ mod own;
 mod races;
 #[path = "postgres/restore.rs"]
 mod restore;
+mod server;
 #[path = "postgres/support.rs"]
 mod support;
 #[path = "postgres/tls.rs"]

@@ -22,7 +22,11 @@ struct Redis(Server);
 
 impl Redis {
     fn store(&self) -> Store {
-        let url = format!("redis://{}/0?prefix={PREFIX}", self.0.address);
+        Self::at(&self.0.address)
+    }
+
+    fn at(address: &str) -> Store {
+        let url = format!("redis://{address}/0?prefix={PREFIX}");
         Store::new(RedisStore::new(&url).expect("the URL is one"))
     }
 
@@ -77,6 +81,26 @@ impl Factory for Redis {
     fn restart(&self) -> Option<Boxed<'_, ()>> {
         Some(Box::pin(self.0.control("restart")))
     }
+}
+
+#[test]
+fn lost_replies() {
+    let Some((server, _turn)) = Server::find("redis") else { return };
+    conformance::block_on(async {
+        let through = async |address: String| Redis::at(&address);
+        let (direct, settings) = (Redis::at(&server.address), Settings::new(TTL));
+        server::proxy::cut_replies(&server.address, &direct, &settings, [1; 3], through).await;
+    });
+}
+
+#[test]
+fn cost_of_attached() {
+    let Some((server, _turn)) = Server::find("redis") else { return };
+    conformance::block_on(async {
+        let through = async |address: String| Redis::at(&address);
+        let settings = Settings::new(TTL * 2);
+        server::cost_of_attached(&server.address, &settings, 1, through).await;
+    });
 }
 
 #[test]

@@ -12,6 +12,21 @@ use std::time::Duration;
 
 use tenure_lease::{Moment, Nonce};
 
+/// Leases end by the service's own clock. The date that a request is signed with may be a quarter of
+/// an hour off.
+#[test]
+fn azure_blob() {
+    let url = || {
+        let endpoint = server("AZURE")?;
+        Some(format!("azblob://devstoreaccount1/skew?endpoint={endpoint}&key={AZURITE_KEY}"))
+    };
+    let Some(made) = url() else { return };
+    let store = tenure_stores::azure_blob::AzureBlobStore::new(&made).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(store.create_container()).unwrap();
+    skewed(url, Duration::from_secs(15));
+}
+
 #[test]
 fn consul() {
     skewed(|| Some(format!("consul://{}/skew", server("CONSUL")?)), Duration::from_secs(10));
@@ -167,6 +182,10 @@ fn holder() {
 
 /// A server's certificate that has just been made is not valid yet for whoever is a minute behind.
 const CERTIFICATE: Duration = Duration::from_secs(65);
+
+/// Of Azurite's development account; it is public, and the same everywhere.
+const AZURITE_KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw%3D%3D";
 
 /// Where Debian puts it.
 const LIBRARIES: [&str; 2] = [

@@ -3,6 +3,7 @@
 //! histories that any of these produce.
 
 pub mod conformance;
+pub mod cost;
 pub mod faults;
 pub mod history;
 pub mod mutants;

@@ -45,7 +45,7 @@ impl fmt::Display for Changed {
 }
 
 pub(super) async fn release(target: &Target) -> Result<(), Failure> {
-    let store = target.lease.store.open().await?;
+    let store = target.lease.store.look().await?;
     let Some((record, holder)) = target.held(&store).await? else { return Ok(()) };
     let (Some(claim), Some(nonce)) = (holder.claim, holder.nonce) else {
         return Err(Failure::new(
@@ -64,7 +64,7 @@ pub(super) async fn release(target: &Target) -> Result<(), Failure> {
 
 pub(super) async fn break_lease(args: &Break) -> Result<(), Failure> {
     let target = &args.target;
-    let store = target.lease.store.open().await?;
+    let store = target.lease.store.look().await?;
     let Some((record, holder)) = target.held(&store).await? else { return Ok(()) };
     let wait = free_after(&record, store.info().ttl_max);
     let when = if args.now {

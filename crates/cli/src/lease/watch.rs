@@ -11,11 +11,14 @@ use crate::exit::Failure;
 use crate::output;
 
 pub(super) async fn watch(target: &Target) -> Result<(), Failure> {
-    let store: Store = target.lease.store.open().await?;
-    let mut pushes = store.backend().watch(&target.lease.name);
+    let store: Store = target.lease.store.look().await?;
+    let mut pushes = None;
     let mut shown = None;
     let mut trouble = false;
     loop {
+        if pushes.is_none() {
+            pushes = store.backend().watch(&target.lease.name);
+        }
         match store.inspect(target.lease.name.as_str()).await {
             Ok(record) => {
                 trouble = false;

@@ -8,14 +8,14 @@ use super::sys;
 
 /// SIGTERM, SIGINT and SIGHUP, except those that were ignored when we were started: a shell does
 /// that for background jobs, and `nohup` for SIGHUP.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     term: Option<Signal>,
     int: Option<Signal>,
     hup: Option<Signal>,
 }
 
 impl Signals {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let listen = |kind: SignalKind| {
             if sys::is_ignored(kind.as_raw_value()) {
                 return Ok(None);
@@ -30,7 +30,7 @@ impl Signals {
     }
 
     /// The number of the next one. Cancel-safe.
-    pub(super) async fn next(&mut self) -> i32 {
+    pub(crate) async fn next(&mut self) -> i32 {
         tokio::select! {
             () = receive(&mut self.term) => libc::SIGTERM,
             () = receive(&mut self.int) => libc::SIGINT,

@@ -8,6 +8,7 @@ use tenure_lease::Moment;
 
 use super::{Effect, Ending, Membership, Phase};
 use crate::Node;
+use crate::downing::Converged;
 use crate::message::{Control, Join, Refusal, State};
 use crate::settings::Rule;
 use crate::view::{Member, Status};
@@ -43,7 +44,7 @@ impl Membership {
         let must_agree = self.must_agree.clone();
         let Some(view) = self.view() else { return Err(Refusal::NotAMember) };
         let own = view.member(&self.me).map(|member| member.status);
-        if !own.is_some_and(|status| status < Status::Exiting) {
+        if own.is_none_or(|status| status >= Status::Exiting) {
             return Err(Refusal::NotAMember);
         }
         if view.is_removed(from) {
@@ -96,7 +97,8 @@ impl Membership {
 
     fn welcome(&mut self, to: &Node, now: Moment) {
         if let Some(state) = self.state(false, now) {
-            self.effects.push(Effect::Send(to.clone(), Control::Welcome(state)));
+            let converged = self.converged.clone();
+            self.effects.push(Effect::Send(to.clone(), Control::Welcome(state, converged)));
         }
     }
 
@@ -107,7 +109,13 @@ impl Membership {
         }
     }
 
-    pub(super) fn receive_welcome(&mut self, from: &Node, state: State, now: Moment) {
+    pub(super) fn receive_welcome(
+        &mut self,
+        from: &Node,
+        state: State,
+        converged: Option<Arc<Converged<Node>>>,
+        now: Moment,
+    ) {
         let lists_me = state.view.member(&self.me).is_some_and(|m| m.status < Status::Down);
         if !matches!(self.phase, Phase::Outside { .. }) || !lists_me {
             return;
@@ -118,6 +126,7 @@ impl Membership {
                 self.tell_change(None, Some(member.status), node.clone());
             }
         }
+        self.converged = converged;
         self.add_seen(from, &state.seen);
         if let Phase::Inside(view) = &mut self.phase {
             for (node, age) in state.removed.iter() {
@@ -136,6 +145,12 @@ impl Membership {
                 Refusal::Setting { .. } => self.end(Ending::Refused(refusal)),
             }
         }
+    }
+
+    /// Whether this node was let in, and is not a full member yet.
+    pub(super) fn is_joining(&self) -> bool {
+        let own = self.view().and_then(|view| view.member(&self.me));
+        own.is_some_and(|member| member.status == Status::Joining)
     }
 
     fn join_request(&self, proof: u64) -> Join {

@@ -11,6 +11,7 @@ impl Membership {
     /// Moves members on: joining ones up, leaving ones out, those that are down away. Only on a
     /// view that everybody has seen, and only while nobody who counts is unreachable.
     pub(super) fn lead(&mut self, now: Moment) {
+        self.note_convergence();
         let Phase::Inside(view) = &self.phase else { return };
         let waits = |(_, member): (&Node, &Member)| {
             matches!(member.status, Status::Joining | Status::Leaving | Status::Down)
@@ -76,15 +77,17 @@ impl Membership {
     }
 
     /// A node that nobody knows is out: whoever let it in died before telling anybody, or all have
-    /// forgotten that it was given up. A joining one that reaches none of those that it watches
-    /// starts over.
+    /// forgotten that it was given up. A joining one starts over also when no full member is within
+    /// reach: nobody can make it one, and other joining ones have no say.
     pub(super) fn end_if_lost(&mut self, now: Moment) {
         let Phase::Inside(view) = &self.phase else { return };
-        let Some(member) = view.member(&self.me) else { return };
-        let joining = member.status == Status::Joining;
+        let counts = |status| (Status::Up..Status::Down).contains(&status);
+        let joining = self.is_joining();
         let alone = joining
-            && self.watch.watched().next().is_some()
-            && self.watch.watched().all(|node| self.watch.is_unreachable(node));
+            && view
+                .members()
+                .filter(|(_, member)| counts(member.status))
+                .all(|(node, _)| self.told.unreachable.contains(node));
         if !alone {
             self.lost_joiners.remove(&self.me);
         }

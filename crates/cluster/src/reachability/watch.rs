@@ -67,11 +67,6 @@ impl Watch {
         self.watched.keys()
     }
 
-    /// Whether this node has found it unreachable.
-    pub(crate) fn is_unreachable(&self, node: &Node) -> bool {
-        self.watched.get(node).is_some_and(|watched| watched.unreachable)
-    }
-
     /// Everybody that this node cannot reach.
     pub(crate) fn unreachable(&self) -> impl Iterator<Item = &Node> {
         self.watched.iter().filter(|(_, watched)| watched.unreachable).map(|(node, _)| node)

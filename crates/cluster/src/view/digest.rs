@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use super::{Member, Row};
+use super::{Member, Row, Verdict, View};
 use crate::Node;
 
 /// A number that is the same for views that say the same.
@@ -11,8 +11,12 @@ use crate::Node;
 pub struct Digest(u128);
 
 impl Digest {
+    /// Of a view in which nobody is yet, with no verdict.
     pub(super) fn of_cluster(cluster: u64) -> Self {
-        Self(Mix::new(CLUSTER).number(cluster).finish())
+        let mut new = Self(Mix::new(CLUSTER).number(cluster).finish());
+        new.add(of_verdict(&Verdict::default()));
+        new.add(of_asked(0));
+        new
     }
 
     pub(super) fn add(&mut self, row: u128) {
@@ -30,9 +34,27 @@ pub(super) fn of_member(node: &Node, member: &Member) -> u128 {
 
 pub(super) fn of_row(observer: &Node, row: &Row) -> u128 {
     // The content too: a node that was resumed twice writes two rows with one number.
-    let mut mix = Mix::new(ROW).node(observer).number(row.version);
-    for subject in row.unreachable.iter() {
-        mix = mix.node(subject);
+    let mix = Mix::new(ROW).node(observer).number(row.version);
+    row.unreachable.iter().fold(mix, Mix::node).finish()
+}
+
+pub(super) fn of_verdict(verdict: &Verdict) -> u128 {
+    let mix = Mix::new(VERDICT).number(verdict.generation);
+    verdict.survivors.iter().fold(mix, Mix::node).finish()
+}
+
+pub(super) fn of_asked(asked: u64) -> u128 {
+    Mix::new(ASKED).number(asked).finish()
+}
+
+/// Of who is there, how far each has come, and who cannot reach whom: what a decision depends on.
+pub(super) fn of_picture(view: &View) -> u128 {
+    let mut mix = Mix::new(MEMBER);
+    for (node, member) in &view.members {
+        mix = mix.node(node).number(member.status as u64);
+    }
+    for (observer, subject) in view.observations() {
+        mix = mix.node(observer).node(subject);
     }
     mix.finish()
 }
@@ -78,4 +100,6 @@ fn fold(a: u64, b: u64) -> u64 {
 
 const CLUSTER: u64 = 0x636c_7573_7465_7200;
 const MEMBER: u64 = 0x6d65_6d62_6572_0000;
+const VERDICT: u64 = 0x7665_7264_6963_7400;
+const ASKED: u64 = 0x6173_6b65_6400_0000;
 const ROW: u64 = 0x726f_7700_0000_0000;

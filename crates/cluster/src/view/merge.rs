@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use tenure_lease::Moment;
 
-use super::{Status, View};
+use super::{Member, Status, View};
 use crate::Node;
 use crate::settings::{MembershipSettings, Rule};
 
@@ -26,6 +26,9 @@ impl View {
     /// are given in order and views travel whole, so a view that knows of up-number 7 has heard of
     /// whoever got 6. If it does not list that member, it has seen it removed. On whichever side of
     /// a merge such a *ghost* stands, it goes.
+    ///
+    /// A verdict travels whole: a member that only the view with the older verdict knows, and that
+    /// is not among the newer one's survivors, is down.
     pub(crate) fn merge(
         &mut self,
         other: &Self,
@@ -47,12 +50,22 @@ impl View {
             return changes;
         }
         let refuses = settings.obeys(Rule::RefuseGhosts);
+        let ours_is_newer = self.verdict.generation > other.verdict.generation;
+        if other.verdict.generation > self.verdict.generation {
+            self.down_unknown_losers(other, &mut changes);
+            self.set_verdict(other.verdict.clone());
+        }
+        self.announce(other.asked);
         for (node, theirs) in &other.members {
             let Some(ours) = self.members.get(node) else {
                 let ghost = (1..=known_up).contains(&theirs.up_number);
                 if !(refuses && (ghost || self.is_removed(node))) {
+                    let mut theirs = theirs.clone();
+                    if ours_is_newer && !self.verdict.survivors.contains(node) {
+                        theirs.status = Status::Down;
+                    }
                     let after = Some(theirs.status);
-                    self.set_member(node, theirs.clone());
+                    self.set_member(node, theirs);
                     changes.push(Change { node: node.clone(), before: None, after });
                 }
                 continue;
@@ -68,7 +81,7 @@ impl View {
         }
         if refuses && self.members.len() > other.members.len() {
             let known_up = other.highest_up;
-            let is_ghost = |(node, ours): &(&Node, &super::Member)| {
+            let is_ghost = |(node, ours): &(&Node, &Member)| {
                 (1..=known_up).contains(&ours.up_number) && !other.members.contains_key(*node)
             };
             let ghosts: Vec<Node> =
@@ -84,6 +97,26 @@ impl View {
             }
         }
         changes
+    }
+
+    /// The other view has a newer verdict; what it knows nothing of was not on the side that won.
+    fn down_unknown_losers(&mut self, other: &Self, changes: &mut Vec<Change>) {
+        let is_loser = |(node, member): &(&Node, &Member)| {
+            member.status < Status::Down
+                && !other.members.contains_key(*node)
+                && !other.verdict.survivors.contains(*node)
+        };
+        let losers: Vec<(Node, Member)> = self
+            .members
+            .iter()
+            .filter(is_loser)
+            .map(|(node, member)| (node.clone(), member.clone()))
+            .collect();
+        for (node, member) in losers {
+            let before = Some(member.status);
+            self.set_member(&node, Member { status: Status::Down, ..member });
+            changes.push(Change { node, before, after: Some(Status::Down) });
+        }
     }
 
     fn bury(&mut self, node: &Node, since: Moment, changes: &mut Vec<Change>) {

@@ -4,28 +4,47 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{Digest, Member, Row, Status, View, digest};
+use super::{Member, Row, Status, Verdict, View, digest};
 use crate::Node;
 
 #[derive(Serialize)]
-struct Parts<'a>(u64, u64, &'a BTreeMap<Node, Member>, &'a BTreeMap<Node, Row>);
+struct Parts<'a> {
+    cluster: u64,
+    highest_up: u64,
+    asked: u64,
+    verdict: &'a Verdict,
+    members: &'a BTreeMap<Node, Member>,
+    rows: &'a BTreeMap<Node, Row>,
+}
 
 #[derive(Deserialize)]
-struct OwnedParts(u64, u64, BTreeMap<Node, Member>, BTreeMap<Node, Row>);
+struct OwnedParts {
+    cluster: u64,
+    highest_up: u64,
+    asked: u64,
+    verdict: Verdict,
+    members: BTreeMap<Node, Member>,
+    rows: BTreeMap<Node, Row>,
+}
 
 impl Serialize for View {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Parts(self.cluster, self.highest_up, &self.members, &self.rows).serialize(serializer)
+        let Self { cluster, highest_up, asked, verdict, members, rows, .. } = self;
+        let (cluster, highest_up, asked) = (*cluster, *highest_up, *asked);
+        Parts { cluster, highest_up, asked, verdict, members, rows }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for View {
     /// Refuses what no node could believe.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let OwnedParts(cluster, highest_up, members, mut rows) =
+        let OwnedParts { cluster, highest_up, asked, verdict, members, rows } =
             OwnedParts::deserialize(deserializer)?;
-        rows.retain(|observer, _| members.contains_key(observer));
-        let mut sum = Digest::of_cluster(cluster);
+        if asked < verdict.generation {
+            return Err(de::Error::custom("a verdict that nobody asked for"));
+        }
+        let mut view = Self::new(cluster);
+        view.highest_up = highest_up;
         for (node, member) in &members {
             if member.up_number > highest_up {
                 return Err(de::Error::custom("an up-number above the highest that was given"));
@@ -33,12 +52,16 @@ impl<'de> Deserialize<'de> for View {
             if member.status == Status::Up && member.up_number == 0 {
                 return Err(de::Error::custom("a member that is up without an up-number"));
             }
-            sum.add(digest::of_member(node, member));
+            view.digest.add(digest::of_member(node, member));
         }
-        for (observer, row) in &rows {
-            sum.add(digest::of_row(observer, row));
+        view.members = members;
+        for (observer, row) in rows {
+            if view.members.contains_key(&observer) {
+                view.set_row(&observer, row);
+            }
         }
-        let tombstones = BTreeMap::new();
-        Ok(Self { cluster, members, highest_up, rows, tombstones, digest: sum })
+        view.set_verdict(verdict);
+        view.announce(asked);
+        Ok(view)
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::liveness::Ping;
 use super::{
-    Begin, Cell, Flights, Liveness, Ping, State, Wants, Watches, answer_waiting, ping, pong, tell,
-    wait_until,
+    Begin, Cell, Flights, Liveness, State, Wants, Watches, answer_waiting, tell, wait_until,
 };
 use crate::backend::Backend;
 use crate::clock::Moment;
@@ -23,7 +23,7 @@ pub(crate) struct Terms {
     pub(crate) settings: Settings,
     /// Give up at the first definite no, and at the first missing answer.
     pub(crate) once: bool,
-    pub(crate) liveness: Option<Liveness>,
+    pub(crate) liveness: Liveness,
     pub(crate) watchdog: bool,
 }
 
@@ -51,7 +51,7 @@ pub(crate) async fn keep(
     let mut watches = Watches::new(backend);
     let mut begin = Some(begin);
     let mut guard: Option<Watchdog> = None;
-    let mut sign: Ping = None;
+    let mut sign = Ping::default();
     let mut wanted = true;
 
     loop {
@@ -76,7 +76,7 @@ pub(crate) async fn keep(
                     guard.iter().for_each(|guard| guard.arm(deadlines.kill));
                     telemetry::renewed(&name, deadlines.lost.since(Moment::now()));
                 }
-                Event::Ping => sign = ping(liveness.as_ref()),
+                Event::Ping => sign = liveness.ask(settings.operation_timeout),
                 Event::NoteWritten(number) => tell(&state, |state| state.note = number),
                 Event::Lost(loss) => {
                     cell.end();
@@ -136,7 +136,10 @@ pub(crate) async fn keep(
                     keeper.ended(Moment::now());
                 }
             },
-            () = pong(&mut sign) => keeper.pong(Moment::now()),
+            alive = sign.answer() => match alive {
+                true => keeper.pong(Moment::now()),
+                false => keeper.silent(Moment::now()),
+            },
             _ = watches.changed() => keeper.woken(Moment::now()),
             () = wait_until(keeper.next_at()) => {}
         }

@@ -8,9 +8,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::lease::{Begun, Terms};
-use super::{
-    Begin, Cell, Flights, Ping, State, Wants, Watches, answer_waiting, ping, pong, tell, wait_until,
-};
+use super::liveness::Ping;
+use super::{Begin, Cell, Flights, State, Wants, Watches, answer_waiting, tell, wait_until};
 use crate::clock::Moment;
 use crate::keeper::{AttachId, Event, Session, SessionEvent};
 use crate::record::Nonce;
@@ -63,7 +62,7 @@ pub(crate) async fn keep_session(
     let mut moved = false;
     let mut begin = Some(begin);
     let mut guard: Option<Watchdog> = None;
-    let mut sign: Ping = None;
+    let mut sign = Ping::default();
     let mut wanted = true;
 
     loop {
@@ -88,7 +87,9 @@ pub(crate) async fn keep_session(
                     moved = true;
                     telemetry::renewed(&name, deadlines.lost.since(Moment::now()));
                 }
-                SessionEvent::Session(Event::Ping) => sign = ping(liveness.as_ref()),
+                SessionEvent::Session(Event::Ping) => {
+                    sign = liveness.ask(settings.operation_timeout)
+                }
                 SessionEvent::Session(Event::NoteWritten(number)) => {
                     tell(&state, |state| state.note = number);
                 }
@@ -162,7 +163,10 @@ pub(crate) async fn keep_session(
                     session.ended(Moment::now());
                 }
             },
-            () = pong(&mut sign) => session.pong(Moment::now()),
+            alive = sign.answer() => match alive {
+                true => session.pong(Moment::now()),
+                false => session.silent(Moment::now()),
+            },
             // None once the session's handle and all attached tenures are gone.
             Some(command) = commands.recv() => match command {
                 Command::Attach { name, note, cell, state: told, begin, id } => {
@@ -193,7 +197,9 @@ pub(crate) async fn keep_session(
                     session.detach(Moment::now(), id);
                 }
             },
-            watched = watches.changed() => session.woken(Moment::now(), &watched),
+            names = watches.changed() => {
+                names.iter().for_each(|name| session.woken(Moment::now(), name));
+            }
             () = wait_until(session.next_at()) => {}
         }
         if !wanted {

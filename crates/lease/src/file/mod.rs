@@ -81,7 +81,7 @@ mod trouble;
 mod watch;
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,24 +123,36 @@ pub struct FileStore {
 impl FileStore {
     /// Opens the directory, and creates it if it is not there. Blocks.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, StoreError> {
-        Self::with_domain(directory.as_ref(), Domain::of_this_process())
+        let directory = directory.as_ref();
+        std::fs::create_dir_all(directory)
+            .map_err(|error| trouble::failed("create", directory, &error))?;
+        Self::look(directory)
     }
 
-    /// As [`FileStore::open`], without blocking the caller's runtime.
-    pub(crate) async fn open_aside(directory: PathBuf) -> Result<Self, StoreError> {
-        driver::on_disk(move || Self::open(directory)).await
+    /// Opens the directory as it is: one that is not there has no leases, until the first is
+    /// acquired. Blocks.
+    pub(crate) fn look(directory: impl AsRef<Path>) -> Result<Self, StoreError> {
+        Self::with_domain(directory.as_ref(), Domain::of_this_process())
     }
 
     fn with_domain(directory: &Path, domain: Domain) -> Result<Self, StoreError> {
         let root = std::path::absolute(directory)
             .map_err(|error| trouble::failed("find", directory, &error))?;
-        std::fs::create_dir_all(&root).map_err(|error| trouble::failed("create", &root, &error))?;
-        suitable::check(&root)?;
+        // What is to be created will be where the last directory above it is.
+        let there = root.ancestors().find(|path| path.try_exists().unwrap_or(true));
+        suitable::check(there.unwrap_or(&root))?;
         Ok(Self {
             #[cfg(target_os = "linux")]
             hub: Arc::new(watch::LazyHub::new(root.clone())),
             disk: Arc::new(Disk::new(root, domain)),
         })
+    }
+
+    /// As one of these, without blocking the caller's runtime.
+    pub(crate) async fn aside(
+        open: impl FnOnce() -> Result<Self, StoreError> + Send + 'static,
+    ) -> Result<Self, StoreError> {
+        driver::on_disk(open).await
     }
 
     fn run<T: Send + 'static>(

@@ -36,7 +36,11 @@ impl LazyHub {
         Self { root, hub: OnceLock::new() }
     }
 
+    /// `None` also while there is no directory to watch.
     pub(super) fn watch(&self, name: &LeaseName) -> Option<Box<dyn Watch>> {
+        if self.hub.get().is_none() && !self.root.exists() {
+            return None;
+        }
         let hub = self.hub.get_or_init(|| match Hub::start(self.root.clone()) {
             Ok(hub) => Some(Arc::new(hub)),
             Err(error) => {

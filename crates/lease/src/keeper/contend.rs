@@ -156,6 +156,27 @@ impl Contender {
         Some(self.send(now, kind, request))
     }
 
+    /// If the next step is to read its lease and the session that this is attached to, and if that is
+    /// due `soon`: takes it now, since an early look does no harm. Returns the session's name.
+    pub(super) fn poll_read(
+        &mut self,
+        now: Moment,
+        soon: Moment,
+        fresh: Nonce,
+    ) -> Option<(u64, LeaseName)> {
+        // After a failure, or a second look in vain, it has to wait.
+        let by = if self.failures == 0 && self.vain < 2 { soon } else { now };
+        if self.flight.is_some() || by < self.next_at || self.litter_at() <= now {
+            return None;
+        }
+        let (kind @ FlightKind::ReadSession, request) = self.session_step(now, fresh)? else {
+            return None;
+        };
+        let session = self.session.as_ref()?.session.name.clone();
+        let (flight, _) = self.send(now, kind, request);
+        Some((flight, session))
+    }
+
     /// Only gives back what was left over; contends no more.
     pub(super) fn poll_litter(&mut self, now: Moment) -> Option<(u64, Request)> {
         if self.flight.is_some() {
@@ -550,6 +571,19 @@ impl Contender {
             || self.litter.contains(claim)
     }
 
+    /// The session that the record in sight is attached to, if that is known to be over.
+    pub(super) fn over_session(&self) -> Option<&SessionRef> {
+        self.session.as_ref().filter(|session| session.over).map(|session| &session.session)
+    }
+
+    /// Somebody has found that this session is over.
+    pub(super) fn session_ended(&mut self, now: Moment, ended: &SessionRef) {
+        if let Some(session) = self.session.as_mut().filter(|session| session.session == *ended) {
+            session.over = true;
+            self.woken(now);
+        }
+    }
+
     /// The session that the record in sight is attached to.
     pub(super) fn attached_to(&self) -> Option<&SessionRef> {
         self.session.as_ref().map(|session| &session.session)
@@ -566,12 +600,6 @@ impl Contender {
 
     pub(super) fn wish(&self) -> &Wish {
         &self.wish
-    }
-
-    /// Whether a change of this record may free the lease.
-    pub(super) fn watches(&self, name: &LeaseName) -> bool {
-        self.wish.name == *name
-            || self.session.as_ref().is_some_and(|session| session.session.name == *name)
     }
 
     /// The records whose change may free the lease.

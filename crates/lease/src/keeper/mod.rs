@@ -59,7 +59,8 @@ pub enum Event {
     },
     /// The deadlines moved.
     Renewed(Deadlines),
-    /// Ask the guarded side for a sign of life, and bring it by [`Keeper::pong`].
+    /// Ask the guarded side for a sign of life, and bring it by [`Keeper::pong`] or
+    /// [`Keeper::silent`].
     Ping,
     /// The note that was asked for under this number is in the record.
     NoteWritten(u64),
@@ -112,6 +113,8 @@ enum Step {
     Resting,
     /// The guarded side was asked for a sign of life.
     Asked,
+    /// It gave none; when to ask again.
+    Silent(Moment),
     /// It gave one: a renewal may be sent.
     Ready,
     Sent {
@@ -275,6 +278,17 @@ impl Keeper {
         }
     }
 
+    /// The guarded side gave no sign of life, now: it is asked again until the deadline.
+    pub fn silent(&mut self, now: Moment) {
+        self.tick(now);
+        if let Phase::Held(holding) = &mut self.phase
+            && matches!(holding.step, Step::Asked)
+        {
+            let pause = self.random.around(self.settings.renew_interval / 8);
+            holding.step = Step::Silent(now + pause);
+        }
+    }
+
     /// The store says that the lease may be free.
     pub fn woken(&mut self, now: Moment) {
         self.tick(now);
@@ -352,13 +366,13 @@ impl Keeper {
         if now >= holding.deadlines.lost {
             let loss = if stood_still {
                 Loss::Paused
-            } else if matches!(holding.step, Step::Asked) {
+            } else if matches!(holding.step, Step::Asked | Step::Silent(_)) {
                 Loss::Unresponsive
             } else {
                 Loss::Expired
             };
             self.lose(loss, true);
-        } else if matches!(holding.step, Step::Resting) && now >= holding.renew_at {
+        } else if holding.ask_at().is_some_and(|at| now >= at) {
             holding.step = Step::Asked;
             self.events.push_back(Event::Ping);
         }
@@ -374,10 +388,8 @@ impl Keeper {
         match &self.phase {
             Phase::Contending => self.contender.next_at(),
             Phase::Held(holding) => {
-                let due = match holding.step {
-                    Step::Resting => holding.renew_at.min(holding.deadlines.lost),
-                    _ => holding.deadlines.lost,
-                };
+                let lost = holding.deadlines.lost;
+                let due = holding.ask_at().map_or(lost, |at| at.min(lost));
                 // Often enough to tell a pause from a slow store.
                 due.min(self.called + self.settings.margin / 2).min(self.contender.litter_at())
             }
@@ -429,6 +441,15 @@ impl Keeper {
 }
 
 impl Holding {
+    /// When to ask the guarded side, if that is the next step.
+    fn ask_at(&self) -> Option<Moment> {
+        match self.step {
+            Step::Resting => Some(self.renew_at),
+            Step::Silent(again_at) => Some(again_at),
+            Step::Asked | Step::Ready | Step::Sent { .. } => None,
+        }
+    }
+
     fn poll(
         &mut self,
         now: Moment,

@@ -4,21 +4,22 @@
 //! The session is an ordinary lease, kept by a [`Keeper`]. An attached record names the tenure of
 //! the session that it belongs to and is never renewed, so ten thousand of them cost one write per
 //! renewal interval. What a renewal of the session does *not* show is whether an attached record is
-//! still there: an operator may have deleted it, and another may hold it. So a sweep reads all of
-//! them, in batches, several times per proof interval; one that was not seen for a proof interval
-//! is lost, just like one that was seen to be another's.
+//! still there: an operator may have deleted it, and another may hold it. A [`sweep`] proves it.
+
+mod sweep;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
 
 use super::contend::{Contender, Outcome, Win};
 use super::litter::Litter;
-use super::{Deadlines, Event, Keeper, Random, Wish, why_refused};
+use super::{Event, Keeper, Random, Wish};
 use crate::backend::{Answer, Request};
 use crate::clock::Moment;
-use crate::record::{Nonce, Owner, Record, SessionRef, Token};
-use crate::settings::Rule;
+use crate::record::{Nonce, Owner, SessionRef, Token};
 use crate::{LeaseName, Loss, Settings};
+use sweep::{Sweep, proof_deadlines};
+use waiting::{Waiting, Watched};
 
 /// A session and what is attached to it.
 pub struct Session {
@@ -34,6 +35,7 @@ pub struct Session {
     /// When which held one is lost unless it is proved again.
     proofs: BTreeSet<(Moment, AttachId)>,
     flights: usize,
+    waiting: Waiting,
     sweep: Sweep,
     /// Names that were attached until lately, and until when they are looked after: a request that
     /// the network delayed or repeated may attach one again, and nobody would renew or release it.
@@ -64,6 +66,8 @@ pub enum SessionFlight {
     Session(u64),
     /// Of an attached lease.
     Attached(AttachId, u64),
+    /// Of many attached leases at once, which wait for another session.
+    Waiting(u64),
     /// Of the sweep that proves the attached records.
     Sweep(u64),
 }
@@ -74,6 +78,8 @@ struct Attached {
     in_flight: bool,
     /// Its entry in the timers.
     timer: Moment,
+    /// Its entries among those who wait.
+    watched: Watched,
 }
 
 enum Phase {
@@ -92,32 +98,6 @@ enum Phase {
     Ending,
 }
 
-struct Sweep {
-    /// What is still to be read in this sweep.
-    rest: VecDeque<Swept>,
-    /// When the next sweep begins.
-    again_at: Moment,
-    /// When to send the next batch.
-    next_at: Moment,
-    flight: Option<(u64, Moment, Vec<Swept>)>,
-    number: u64,
-    failures: u32,
-}
-
-#[derive(Clone)]
-enum Swept {
-    Held(AttachId, LeaseName),
-    Suspect(LeaseName),
-}
-
-impl Swept {
-    fn name(&self) -> &LeaseName {
-        match self {
-            Self::Held(_, name) | Self::Suspect(name) => name,
-        }
-    }
-}
-
 impl Session {
     /// Begins to contend for the session's own lease.
     pub fn new(wish: Wish, settings: Settings, seed: u64, now: Moment) -> Self {
@@ -133,14 +113,8 @@ impl Session {
             timers: BTreeSet::new(),
             proofs: BTreeSet::new(),
             flights: 0,
-            sweep: Sweep {
-                rest: VecDeque::new(),
-                again_at: Moment::NEVER,
-                next_at: Moment::NEVER,
-                flight: None,
-                number: 0,
-                failures: 0,
-            },
+            waiting: Waiting::default(),
+            sweep: Sweep::default(),
             suspects: BTreeMap::new(),
             stopping: 0,
             ending: false,
@@ -164,10 +138,15 @@ impl Session {
         let id = AttachId(self.next_id);
         self.next_id += 1;
         let contender = Contender::new(wish, self.settings.clone(), self.random.next(), now);
-        let attached =
-            Attached { contender, phase: Phase::Contending, in_flight: false, timer: now };
+        let attached = Attached {
+            contender,
+            phase: Phase::Contending,
+            in_flight: false,
+            timer: now,
+            watched: Watched::default(),
+        };
         self.attached.insert(id, attached);
-        self.timers.insert((now, id));
+        self.index(id);
         id
     }
 
@@ -184,6 +163,9 @@ impl Session {
     fn poll_attached(&mut self, now: Moment, fresh: Nonce) -> Option<(SessionFlight, Request)> {
         while self.flights < FLIGHTS_MAX {
             let (_, id) = *self.timers.first().filter(|(at, _)| *at <= now)?;
+            if let Some(sent) = self.poll_waiting(now, fresh, id) {
+                return Some(sent);
+            }
             let attached = self.attached.get_mut(&id)?;
             let sent = match attached.phase {
                 Phase::Contending => attached.contender.poll(now, fresh),
@@ -201,45 +183,13 @@ impl Session {
         None
     }
 
-    fn poll_sweep(&mut self, now: Moment) -> Option<(SessionFlight, Request)> {
-        if self.sweep.flight.is_some() || now < self.sweep.next_at {
-            return None;
-        }
-        if self.sweep.rest.is_empty() {
-            self.begin_sweep(now);
-        }
-        let batch = self.sweep.rest.len().min(BATCH);
-        if batch == 0 {
-            return None;
-        }
-        let items: Vec<Swept> = self.sweep.rest.drain(..batch).collect();
-        let names = items.iter().map(|item| item.name().clone()).collect();
-        self.sweep.number += 1;
-        self.sweep.flight = Some((self.sweep.number, now, items));
-        Some((SessionFlight::Sweep(self.sweep.number), Request::Read(names)))
-    }
-
-    fn begin_sweep(&mut self, now: Moment) {
-        self.sweep.again_at = now + self.random.around(self.settings.proof_interval / 4);
-        self.sweep.next_at = self.sweep.again_at;
-        self.suspects.retain(|_, until| now < *until);
-        let held = self.attached.iter().filter_map(|(id, attached)| match attached.phase {
-            Phase::Held { .. } => Some(Swept::Held(*id, attached.contender.wish().name.clone())),
-            _ => None,
-        });
-        self.sweep.rest.extend(held);
-        let held: BTreeSet<LeaseName> =
-            self.sweep.rest.iter().map(|item| item.name().clone()).collect();
-        let suspects = self.suspects.keys().filter(|name| !held.contains(*name)).cloned();
-        self.sweep.rest.extend(suspects.map(Swept::Suspect));
-    }
-
     /// The answer to a request; as [`Keeper::answer`].
     pub fn answer(&mut self, now: Moment, flight: SessionFlight, answer: Answer) {
         self.tick(now);
         match flight {
             SessionFlight::Session(flight) => self.keeper.answer(now, flight, answer),
             SessionFlight::Attached(id, flight) => self.attached_answer(now, id, flight, answer),
+            SessionFlight::Waiting(number) => self.waiting_answer(now, number, answer),
             SessionFlight::Sweep(number) => {
                 if let Answer::Read(records) = answer {
                     self.swept(now, number, records.ok());
@@ -252,6 +202,7 @@ impl Session {
     fn attached_answer(&mut self, now: Moment, id: AttachId, flight: u64, answer: Answer) {
         let Some(attached) = self.attached.get_mut(&id) else { return };
         self.flights -= usize::from(std::mem::take(&mut attached.in_flight));
+        let knew = attached.contender.over_session().is_some();
         match attached.contender.answer(now, flight, answer) {
             Some(Outcome::Won(win)) => self.attached_won(now, id, win),
             Some(Outcome::Unexpected(_)) => unreachable!("attached leases expect no record"),
@@ -259,9 +210,13 @@ impl Session {
                 // Held by this very session: by another guard here, or by nobody who knows.
                 let ours =
                     attached.contender.attached_to() == attached.contender.wish().session.as_ref();
+                let over = attached.contender.over_session().filter(|_| !knew).cloned();
                 if ours && attached.contender.attached_to().is_some() {
                     let name = attached.contender.wish().name.clone();
                     self.suspect(now, name);
+                }
+                if let Some(over) = over {
+                    self.session_ended(now, &over);
                 }
             }
         }
@@ -285,69 +240,6 @@ impl Session {
         self.sweep_soon(now);
     }
 
-    fn sweep_soon(&mut self, now: Moment) {
-        if self.sweep.next_at == Moment::NEVER {
-            self.sweep.next_at = now + self.random.around(self.settings.proof_interval / 4);
-        }
-    }
-
-    /// Takes the records in that a sweep has read; `None`: it was not answered.
-    fn swept(&mut self, now: Moment, number: u64, records: Option<Vec<Option<Record>>>) {
-        let Some((_, sent, items)) =
-            self.sweep.flight.take_if(|(expected, _, _)| *expected == number)
-        else {
-            return;
-        };
-        let Some(records) = records else {
-            self.sweep.failures += 1;
-            let most = self.settings.proof_interval / 8;
-            self.sweep.next_at = now + self.random.backoff(self.sweep.failures, most);
-            for item in items.into_iter().rev() {
-                self.sweep.rest.push_front(item);
-            }
-            return;
-        };
-        self.sweep.failures = 0;
-        self.sweep.next_at = if self.sweep.rest.is_empty() { self.sweep.again_at } else { now };
-        for (item, record) in items.into_iter().zip(records) {
-            match item {
-                Swept::Held(id, _) => {
-                    self.prove(sent, id, record);
-                    self.index(id);
-                }
-                Swept::Suspect(name) => self.give_back_orphan(now, name, record),
-            }
-        }
-    }
-
-    /// Releases a record that is attached to this very tenure of the session although nothing here
-    /// knows of it.
-    fn give_back_orphan(&mut self, now: Moment, name: LeaseName, record: Option<Record>) {
-        let Some(term) = self.keeper.token().map(|token| token.term) else { return };
-        let session = SessionRef { name: self.name.clone(), term };
-        let Some(record) = record.filter(|record| record.session() == Some(&session)) else {
-            return;
-        };
-        let (Some(claim), Some(nonce)) =
-            record.holder.as_ref().map_or((None, None), |holder| (holder.claim, holder.nonce))
-        else {
-            return;
-        };
-        let known = self.attached.values().any(|attached| {
-            attached.contender.tried(claim)
-                || matches!(
-                    attached.phase,
-                    Phase::Held { claim: ours, .. } | Phase::Stopping { claim: ours, .. }
-                        if ours == claim
-                )
-        });
-        if !known {
-            let mut litter = Litter::default();
-            litter.add(now, name.clone(), claim, vec![nonce], self.settings.ttl * 4);
-            self.clean_up(now, name, litter);
-        }
-    }
-
     /// Gives back what nobody holds, apart from everything else.
     fn clean_up(&mut self, now: Moment, name: LeaseName, litter: Litter) {
         let id = self.new_attached(now, Wish::new(name, self.owner.clone()));
@@ -356,26 +248,6 @@ impl Session {
             attached.phase = Phase::Ending;
         }
         self.index(id);
-    }
-
-    fn prove(&mut self, sent: Moment, id: AttachId, record: Option<Record>) {
-        let Some(attached) = self.attached.get_mut(&id) else { return };
-        let Phase::Held { token, claim, proved } = &mut attached.phase else { return };
-        let ours = record.as_ref().is_some_and(|record| {
-            record.is_of(*claim)
-                && record.token == *token
-                && record.session() == attached.contender.wish().session.as_ref()
-        });
-        if ours || !self.settings.obeys(Rule::ProveAttached) {
-            *proved = sent;
-            let deadlines = proof_deadlines(&self.settings, sent);
-            self.events.push_back(SessionEvent::Attached(id, Event::Renewed(deadlines)));
-        } else {
-            let loss = why_refused(record);
-            attached.phase = Phase::Stopping { claim: *claim, release: false };
-            self.stopping += 1;
-            self.events.push_back(SessionEvent::Attached(id, Event::Lost(loss)));
-        }
     }
 
     /// The session is of no use any more, and with it all that is attached.
@@ -412,18 +284,10 @@ impl Session {
     pub fn woken(&mut self, now: Moment, name: &LeaseName) {
         self.tick(now);
         self.keeper.woken(now);
-        let ids: Vec<AttachId> = self
-            .attached
-            .iter_mut()
-            .filter(|(_, attached)| {
-                matches!(attached.phase, Phase::Contending) && attached.contender.watches(name)
-            })
-            .map(|(id, attached)| {
+        for id in self.waiting.on(name) {
+            if let Some(attached) = self.attached.get_mut(&id) {
                 attached.contender.woken(now);
-                *id
-            })
-            .collect();
-        for id in ids {
+            }
             self.index(id);
         }
     }
@@ -432,6 +296,12 @@ impl Session {
     pub fn pong(&mut self, now: Moment) {
         self.tick(now);
         self.keeper.pong(now);
+    }
+
+    /// The process gave none; as [`Keeper::silent`].
+    pub fn silent(&mut self, now: Moment) {
+        self.tick(now);
+        self.keeper.silent(now);
     }
 
     /// What an attached lease guards has ended, or it is not wanted any more.
@@ -494,22 +364,15 @@ impl Session {
         if matches!(attached.phase, Phase::Ending) && attached.contender.is_clean() {
             self.timers.remove(&(attached.timer, id));
             self.proofs.remove(&(attached.timer, id));
-            if let Some(attached) = self.attached.remove(&id) {
+            if let Some(mut attached) = self.attached.remove(&id) {
+                self.waiting.set(id, &mut attached.watched, None);
                 self.suspect(now, attached.contender.wish().name.clone());
             }
             self.events.push_back(SessionEvent::Attached(id, Event::Done));
         }
     }
 
-    /// Looks after a name for a while: see [`Session::suspects`].
-    fn suspect(&mut self, now: Moment, name: LeaseName) {
-        if self.suspects.len() < SUSPECTS_MAX {
-            self.suspects.insert(name, now + self.settings.ttl * 4);
-            self.sweep_soon(now);
-        }
-    }
-
-    /// Puts an attached lease where it belongs in the timers.
+    /// Puts an attached lease where it belongs: in the timers, among those who wait.
     fn index(&mut self, id: AttachId) {
         let Some(attached) = self.attached.get_mut(&id) else { return };
         self.timers.remove(&(attached.timer, id));
@@ -522,6 +385,9 @@ impl Session {
             }
             Phase::Stopping { .. } => (Moment::NEVER, &mut self.proofs),
         };
+        // Most are free when they are asked for, and never waited for.
+        let waits = matches!(attached.phase, Phase::Contending) && attached.contender.lost_once();
+        self.waiting.set(id, &mut attached.watched, waits.then_some(&attached.contender));
         attached.timer = at;
         if at != Moment::NEVER {
             timers.insert((at, id));
@@ -554,7 +420,7 @@ impl Session {
 
     /// When to call again although nothing happens.
     pub fn next_at(&self) -> Moment {
-        let sweep = if self.sweep.flight.is_some() { Moment::NEVER } else { self.sweep.next_at };
+        let sweep = self.sweep.due();
         let attached = match self.timers.first() {
             Some((at, _)) if self.flights < FLIGHTS_MAX => *at,
             _ => Moment::NEVER,
@@ -580,26 +446,9 @@ impl Session {
 
     /// The records whose change may free something that this session waits for.
     pub fn watched(&self) -> Vec<LeaseName> {
-        let contending = |attached: &&Attached| matches!(attached.phase, Phase::Contending);
-        let attached = self.attached.values().filter(contending);
-        let mut names = self.keeper.watched();
-        names.extend(attached.flat_map(|attached| attached.contender.watched()));
-        names.sort();
-        names.dedup();
-        names
+        self.keeper.watched().into_iter().chain(self.waiting.names().cloned()).collect()
     }
 }
 
-fn proof_deadlines(settings: &Settings, proved: Moment) -> Deadlines {
-    let kill = proved + settings.proof_interval;
-    let budget =
-        if settings.obeys(Rule::StopBudget) { settings.stop_budget } else { Duration::ZERO };
-    Deadlines { lost: kill - budget, kill }
-}
-
-/// How many records one sweep request reads at most.
-const BATCH: usize = 1_000;
-/// How many names that were released lately are looked after at most.
-const SUSPECTS_MAX: usize = 10_000;
 /// How many requests of attached leases may be under way at once.
 const FLIGHTS_MAX: usize = 64;

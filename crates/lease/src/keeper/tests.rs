@@ -190,6 +190,53 @@ fn who_does_not_answer_the_liveness_call_loses_the_lease() {
 }
 
 #[test]
+fn who_gives_no_sign_of_life_is_asked_again_and_a_later_one_counts() {
+    let mut keeper = holder();
+    let mut refusals = 0;
+    let renew = loop {
+        let now = keeper.next_at();
+        keeper.tick(now);
+        if !events(&mut keeper).contains(&Event::Ping) {
+            continue;
+        }
+        if refusals < 3 {
+            refusals += 1;
+            keeper.silent(now);
+            assert_eq!(keeper.poll(now, nonce(2)), None, "nothing is renewed meanwhile");
+            assert_eq!(events(&mut keeper), [], "not at once, or it would never rest");
+        } else {
+            keeper.pong(now);
+            break keeper.poll(now, nonce(2));
+        }
+    };
+    assert!(matches!(renew, Some((_, Request::Renew(_)))), "{renew:?}");
+}
+
+#[test]
+fn who_never_gives_a_sign_of_life_is_lost_as_unresponsive_at_the_deadline() {
+    let mut keeper = holder();
+    let mut asked = 0;
+    loop {
+        let now = keeper.next_at();
+        keeper.tick(now);
+        for event in events(&mut keeper) {
+            match event {
+                Event::Ping => {
+                    asked += 1;
+                    keeper.silent(now);
+                }
+                Event::Lost(loss) => {
+                    assert_eq!((loss, now), (Loss::Unresponsive, seconds(7.0)));
+                    assert!(asked > 5, "asked {asked} times");
+                    return;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn who_stood_still_past_the_deadline_was_paused() {
     let mut keeper = holder();
     keeper.tick(seconds(60.0));

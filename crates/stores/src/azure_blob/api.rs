@@ -12,8 +12,10 @@ use tenure_lease::{LeaseName, Nonce, OpenError};
 
 use super::auth::{Auth, Signed};
 use super::driver;
+use super::list::Page;
 use super::url::Options;
 use crate::http::{Http, Reply, Trust};
+use crate::percent;
 
 /// A client of one container.
 pub(super) struct Api {
@@ -53,6 +55,18 @@ pub(super) enum LeaseState {
     Broken,
     /// It was not since it was last written, or the lease was given back.
     Free,
+}
+
+impl LeaseState {
+    /// By Azure's name for it.
+    pub(super) fn named(name: &str) -> Self {
+        match name {
+            "leased" | "breaking" => Self::Leased,
+            "expired" => Self::Expired,
+            "broken" => Self::Broken,
+            _ => Self::Free,
+        }
+    }
 }
 
 /// What a write is conditional on.
@@ -123,6 +137,29 @@ impl Api {
         match (reply.status, code(&reply)) {
             (StatusCode::OK, _) => self.blob(reply).map(Some),
             (StatusCode::NOT_FOUND, "BlobNotFound") => Ok(None),
+            _ => Err(self.refusal(&reply)),
+        }
+    }
+
+    /// The blobs of all leases whose names begin so, from a marker on; `None` if we may not.
+    pub(super) async fn list(
+        &self,
+        stem: &str,
+        marker: Option<&str>,
+    ) -> Result<Option<Page>, StoreError> {
+        let prefix = format!("{}{stem}", self.prefix);
+        let mut query = vec![("restype", "container"), ("comp", "list"), ("prefix", &*prefix)];
+        query.extend(marker.map(|marker| ("marker", marker)));
+        let call = Call { method: Method::GET, query: &query, ..Call::new(None) };
+        let reply = self.send(call).await?;
+        match reply.status {
+            StatusCode::OK => {
+                let date = reply.headers.get("date").and_then(|date| date.to_str().ok());
+                let date = date.and_then(driver::parse_date).ok_or_else(|| self.unclear())?;
+                let text = std::str::from_utf8(&reply.body).map_err(|_| self.unclear())?;
+                Page::parse(text, &self.prefix, date).map(Some).ok_or_else(|| self.unclear())
+            }
+            StatusCode::FORBIDDEN => Ok(None),
             _ => Err(self.refusal(&reply)),
         }
     }
@@ -231,7 +268,8 @@ impl Api {
             length: body.len(),
         };
         let shown = self.auth.header(&signed).await?;
-        let mut pairs: Vec<_> = query.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let mut pairs: Vec<_> =
+            query.iter().map(|(key, value)| format!("{key}={}", percent::encoded(value))).collect();
         pairs.extend(self.auth.query().map(str::to_owned));
         let mark = if pairs.is_empty() { "" } else { "?" };
         let uri = format!("{}{path}{mark}{}", self.origin, pairs.join("&"));
@@ -264,12 +302,7 @@ impl Api {
         let parsed = (|| {
             Some(Blob {
                 etag: header("etag")?.to_owned(),
-                state: match header("x-ms-lease-state")? {
-                    "leased" | "breaking" => LeaseState::Leased,
-                    "expired" => LeaseState::Expired,
-                    "broken" => LeaseState::Broken,
-                    _ => LeaseState::Free,
-                },
+                state: LeaseState::named(header("x-ms-lease-state")?),
                 date: driver::parse_date(header("date")?)?,
                 modified: driver::parse_date(header("last-modified")?)?,
                 ttl: header("x-ms-meta-ttl")

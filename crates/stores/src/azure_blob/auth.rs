@@ -51,7 +51,7 @@ impl Auth {
         }
         let local = ["http://127.0.0.1", "http://localhost", "http://[::1]"];
         if !options.is_tls() && !local.iter().any(|local| options.endpoint.starts_with(local)) {
-            return Err(OpenError(
+            return Err(OpenError::Url(
                 "the endpoint is not https: an identity of Entra's must not be shown to it".into(),
             ));
         }
@@ -59,9 +59,9 @@ impl Auth {
     }
 
     fn key(account: &str, key: &str) -> Result<Self, OpenError> {
-        let key = BASE64
-            .decode(key.trim())
-            .map_err(|_| OpenError("the account key is not base64; it may be cut off".into()))?;
+        let key = BASE64.decode(key.trim()).map_err(|_| {
+            OpenError::Url("the account key is not base64; it may be cut off".into())
+        })?;
         let key = hmac::Key::new(hmac::HMAC_SHA256, &key);
         Ok(Self::Key { account: account.to_owned(), key })
     }

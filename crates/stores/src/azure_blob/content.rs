@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use tenure_lease::backend::{Acquire, StoreError, StoreErrorKind};
+use tenure_lease::backend::{Acquire, StoreError};
 use tenure_lease::record::{Expiry, FORMAT, Holder, SessionRef, Token, Version};
-use tenure_lease::{LeaseName, Nonce, Owner, Record};
+use tenure_lease::{LeaseName, Nonce, Record};
 
 use super::api::{Blob, LeaseState};
 use super::{TTL_MAX, TTL_MIN};
+use crate::line::{self, Unreadable};
+use crate::records;
 
 /// What the content of a blob says.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,11 +27,7 @@ pub(super) enum Content {
 }
 
 /// A record of ours.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Body {
-    pub(super) line: Line,
-    pub(super) note: Vec<u8>,
-}
+pub(super) type Body = line::Body<Line>;
 
 /// The line of JSON. The names of its fields are the format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,13 +68,7 @@ impl Seen {
             Some(Ok(body)) => Content::Ours(body),
             Some(Err(Unreadable::Foreign)) => Content::Foreign,
             Some(Err(Unreadable::Newer(format))) => {
-                return Err(StoreError::new(
-                    StoreErrorKind::NewerFormat,
-                    format!(
-                        "a newer release wrote the record of {name}: its format is {format}, this \
-                         release knows {FORMAT}"
-                    ),
-                ));
+                return Err(records::newer(name, format));
             }
         };
         Ok(Self { blob, content })
@@ -134,12 +126,7 @@ impl Seen {
             Content::Foreign => Some(Record {
                 version,
                 token: Token::new(blob.modified_us(), 0),
-                holder: Some(Holder {
-                    owner: Owner { name: foreign_name(&blob.body), incarnation: 0 },
-                    claim: None,
-                    nonce: None,
-                    session: None,
-                }),
+                holder: Some(records::foreign(&blob.body)),
                 ttl: foreign_ttl(blob),
                 expiry: self.expiry(blob, foreign_ttl(blob)),
                 note: Vec::new(),
@@ -181,25 +168,6 @@ impl Body {
         let ttl_s = request.ttl.as_secs();
         Self { line: Line { format: FORMAT, term, ttl_s, holder: Some(holder) }, note }
     }
-
-    pub(super) fn encode(&self) -> Vec<u8> {
-        // Numbers and strings are always JSON.
-        let mut bytes = serde_json::to_vec(&self.line).expect("a record is JSON");
-        bytes.push(b'\n');
-        bytes.extend_from_slice(&self.note);
-        bytes
-    }
-
-    fn decode(content: &[u8]) -> Result<Self, Unreadable> {
-        let end = content.iter().position(|&byte| byte == b'\n').unwrap_or(content.len());
-        let (line, note) = content.split_at(end);
-        let Probe { format } = serde_json::from_slice(line).map_err(|_| Unreadable::Foreign)?;
-        if format > u64::from(FORMAT) {
-            return Err(Unreadable::Newer(format));
-        }
-        let line: Line = serde_json::from_slice(line).map_err(|_| Unreadable::Foreign)?;
-        Ok(Self { line, note: note.get(1..).unwrap_or_default().to_vec() })
-    }
 }
 
 impl Line {
@@ -214,31 +182,13 @@ impl Line {
 
 impl HolderLine {
     fn holder(&self) -> Holder {
-        let foreign = || Owner { name: self.owner.clone(), incarnation: 0 };
         Holder {
-            owner: self.owner.parse().unwrap_or_else(|()| foreign()),
+            owner: records::owner(&self.owner),
             claim: Some(self.claim),
             nonce: Some(self.nonce),
             session: self.session.clone(),
         }
     }
-}
-
-/// What every format has.
-#[derive(Deserialize)]
-struct Probe {
-    format: u64,
-}
-
-enum Unreadable {
-    Newer(u64),
-    Foreign,
-}
-
-fn foreign_name(content: &[u8]) -> String {
-    let text = String::from_utf8_lossy(content);
-    let name: String = text.trim().chars().take(FOREIGN_NAME_MAX).collect();
-    if name.is_empty() { "unknown".to_owned() } else { name }
 }
 
 /// How long a record that is not ours is watched before it is taken over. It may have taken the
@@ -248,10 +198,11 @@ fn foreign_ttl(blob: &Blob) -> Duration {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-const FOREIGN_NAME_MAX: usize = 100;
 
 #[cfg(test)]
 mod tests {
+    use tenure_lease::Owner;
+
     use super::*;
 
     fn body(session: Option<SessionRef>, note: &[u8]) -> Body {
@@ -276,22 +227,6 @@ mod tests {
         let etag = "\"1\"".into();
         let blob = Blob { etag, state, date, modified: 100, ttl: None, body };
         Seen::new(&LeaseName::new("a").unwrap(), Some(blob)).unwrap()
-    }
-
-    #[test]
-    fn contents_come_back() {
-        for note in [&b""[..], b"\n", b"\0\xff\n\n{}", b"text"] {
-            let body = body(None, note);
-            assert_eq!(Body::decode(&body.encode()).ok(), Some(body));
-        }
-    }
-
-    #[test]
-    fn what_is_not_ours_is_foreign() {
-        for content in [&b""[..], b"text", b"{}", b"7", b"{\"format\":1}", b"\xff\n"] {
-            assert!(matches!(Body::decode(content), Err(Unreadable::Foreign)), "{content:?}");
-        }
-        assert!(matches!(Body::decode(b"{\"format\":2}\n"), Err(Unreadable::Newer(2))));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tenure_lease::{Moment, OpenError};
 
 use super::driver;
 use crate::http::{Http, Trust};
+use crate::percent::encoded;
 
 /// Fetches tokens and keeps the last. Holds secrets: not `Debug`.
 pub(super) struct Entra {
@@ -48,7 +49,7 @@ impl Entra {
         let plain =
             |text: &String| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
         if !tenant.iter().chain(client.iter()).all(plain) {
-            return Err(OpenError("AZURE_TENANT_ID or AZURE_CLIENT_ID is not an id".into()));
+            return Err(OpenError::Url("AZURE_TENANT_ID or AZURE_CLIENT_ID is not an id".into()));
         }
         let url = tenant.map(|tenant| format!("{authority}/{tenant}/oauth2/v2.0/token"));
         let secret = environment("AZURE_CLIENT_SECRET");
@@ -209,19 +210,6 @@ struct Refusal {
     error: String,
 }
 
-/// For a form or a query.
-fn encoded(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    text.bytes().fold(String::new(), |mut text, byte| {
-        if plain(byte) {
-            text.push(char::from(byte));
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-        text
-    })
-}
-
 const REFRESH_BEFORE: Duration = Duration::from_secs(300);
 const REFRESH_PAUSE: Duration = Duration::from_secs(20);
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -346,10 +334,5 @@ mod tests {
         let way = find(&[client]).ok().unwrap();
         assert!(way.url().ends_with("&client_id=c"), "{}", way.url());
         assert!(find(&[("AZURE_CLIENT_ID", "c&d")]).is_err());
-    }
-
-    #[test]
-    fn forms_are_encoded() {
-        assert_eq!(encoded("a b/c~ü"), "a%20b%2Fc~%C3%BC");
     }
 }

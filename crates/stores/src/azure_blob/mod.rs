@@ -32,13 +32,15 @@
 //! deletes it after that and creates it again does so in a later second. The first acquisition of a
 //! name takes up to a second longer for it.
 //!
-//! **Attached leases** do not lease the blob: they are compared and set by the ETag alone.
+//! **Attached leases** do not lease the blob: they are compared and set by the ETag alone. Many of
+//! them are proved by one request; see `list`.
 
 mod api;
 mod auth;
 mod content;
 mod driver;
 mod entra;
+mod list;
 mod url;
 
 use std::sync::Arc;
@@ -57,12 +59,14 @@ use tenure_lease::{LeaseName, OpenError, check_note};
 use api::{Api, Blob, Lease, LeaseState, Outcome, When};
 use auth::Auth;
 use content::{Body, Content, Seen};
+use list::Memory;
 use url::Options;
 
 /// Leases in Azure Blob Storage. Clones share their connections.
 #[derive(Clone)]
 pub struct AzureBlobStore {
     api: Arc<Api>,
+    memory: Arc<Memory>,
 }
 
 impl AzureBlobStore {
@@ -85,7 +89,7 @@ impl AzureBlobStore {
         let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let options = Options::parse(url)?;
         let auth = Auth::find(&options, environment)?;
-        Ok(Self { api: Arc::new(Api::new(options, auth)?) })
+        Ok(Self { api: Arc::new(Api::new(options, auth)?), memory: Arc::default() })
     }
 
     /// Creates the container if there is none; for set-up, with credentials that may.
@@ -183,10 +187,14 @@ impl AzureBlobStore {
         {
             return Ok(Outcome::Conflict);
         }
-        let written = self.api.put(name, body, When::Is { etag, leased: None }).await?;
+        let written = self.api.put(name, body.clone(), When::Is { etag, leased: None }).await?;
         match written {
             None => Ok(Outcome::Conflict),
-            Some(_) if request.session.is_some() => Ok(Outcome::Done),
+            Some(etag) if request.session.is_some() => {
+                let (state, body) = (LeaseState::Free, body.into());
+                self.memory.keep(name, &Blob { etag, state, body, ttl: None, ..*blob });
+                Ok(Outcome::Done)
+            }
             Some(etag) => self.api.lease(name, Lease::Acquire { claim, ttl, etag: &etag }).await,
         }
     }
@@ -298,13 +306,23 @@ impl AzureBlobStore {
 
     async fn read_all(&self, names: Vec<LeaseName>) -> Result<Vec<Option<Record>>, StoreError> {
         let places = Arc::new(Semaphore::new(READS_MAX));
+        let proved = self.memory.proved(&self.api, &names).await?;
+        let many = names.len() > list::FEW;
         let mut reading = JoinSet::new();
         let mut records = vec![None; names.len()];
         for (index, name) in names.into_iter().enumerate() {
+            if let Some(blob) = proved.get(&name) {
+                records[index] = Seen::new(&name, Some(blob.clone()))?.record();
+                continue;
+            }
             let (store, places) = (self.clone(), Arc::clone(&places));
             reading.spawn(async move {
                 let _place = places.acquire_owned().await;
-                (index, store.look(&name).await)
+                let seen = store.look(&name).await;
+                if let (true, Ok(Seen { blob: Some(blob), .. })) = (many, &seen) {
+                    store.memory.keep(&name, blob);
+                }
+                (index, seen)
             });
         }
         while let Some(read) = reading.join_next().await {

@@ -29,7 +29,7 @@ pub(super) struct Api {
     place: String,
     prefix: String,
     token: Option<HeaderValue>,
-    /// Consul drops a client that has more than 200 connections; waiters have up to 64 of them.
+    /// Consul refuses whoever has more than 200 connections; watches have up to 17 of them.
     turns: Semaphore,
 }
 
@@ -66,7 +66,7 @@ impl Api {
         };
         let token = options.token.as_deref().map(|token| {
             let mut token = HeaderValue::from_str(token)
-                .map_err(|_| OpenError("the token has characters that no token has".into()))?;
+                .map_err(|_| OpenError::Url("the token has characters that no token has".into()))?;
             token.set_sensitive(true);
             Ok::<_, OpenError>(token)
         });
@@ -102,13 +102,32 @@ impl Api {
         index: u64,
         wait: Duration,
     ) -> Result<(u64, Entry), StoreError> {
-        let path =
-            format!("/kv/{}?index={index}&wait={}ms", self.key(name.as_str()), wait.as_millis());
+        let (index, mut entries) = self.await_index(name.as_str(), "", index, wait).await?;
+        Ok((index, entries.pop().map(|(_, entry)| entry).unwrap_or_default()))
+    }
+
+    /// The same with all keys, by the names of their leases.
+    pub(super) async fn await_any_change(
+        &self,
+        index: u64,
+        wait: Duration,
+    ) -> Result<(u64, Vec<(String, Entry)>), StoreError> {
+        self.await_index("", "recurse&", index, wait).await
+    }
+
+    async fn await_index(
+        &self,
+        name: &str,
+        how: &str,
+        index: u64,
+        wait: Duration,
+    ) -> Result<(u64, Vec<(String, Entry)>), StoreError> {
+        let (key, wait) = (self.key(name), wait.as_millis());
+        let path = format!("/kv/{key}?{how}index={index}&wait={wait}ms");
         let reply = self.call(Method::GET, &path, None).await?;
         let index = reply.headers.get("x-consul-index");
         let index = index.and_then(|index| index.to_str().ok()?.parse().ok()).unwrap_or(0);
-        let entry = self.entries(&reply)?.pop().map(|(_, entry)| entry).unwrap_or_default();
-        Ok((index, entry))
+        Ok((index, self.entries(&reply)?))
     }
 
     /// Does all of it or nothing.

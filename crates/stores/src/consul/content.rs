@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use tenure_lease::backend::{Acquire, StoreError, StoreErrorKind};
+use tenure_lease::backend::{Acquire, StoreError};
 use tenure_lease::record::{Expiry, FORMAT, Holder, SessionRef, Token, Version};
-use tenure_lease::{LeaseName, Nonce, Owner, Record};
+use tenure_lease::{LeaseName, Nonce, Record};
+
+use crate::line::{self, Unreadable};
+use crate::records;
 
 /// A key as Consul shows it.
 #[derive(Clone, Debug, Default)]
@@ -35,11 +38,7 @@ pub(super) enum Content {
 }
 
 /// A record of ours.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Body {
-    pub(super) line: Line,
-    pub(super) note: Vec<u8>,
-}
+pub(super) type Body = line::Body<Line>;
 
 /// The line of JSON. The names of its fields are the format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,13 +81,7 @@ impl Seen {
                 Ok(body) if body.line.term == 0 && body.line.holder.is_none() => Content::Absent,
                 Ok(body) => Content::Ours(body),
                 Err(Unreadable::Newer(format)) => {
-                    return Err(StoreError::new(
-                        StoreErrorKind::NewerFormat,
-                        format!(
-                            "a newer release wrote the record of {name}: its format is {format}, \
-                             this release knows {FORMAT}"
-                        ),
-                    ));
+                    return Err(records::newer(name, format));
                 }
                 Err(Unreadable::Foreign) => Content::Foreign { ttl: None },
             }
@@ -153,12 +146,7 @@ impl Seen {
                 Some(Record {
                     version: Version(modify_index.to_string()),
                     token: Token::new(*modify_index, 0),
-                    holder: Some(Holder {
-                        owner: Owner { name: self.foreign_name(), incarnation: 0 },
-                        claim: None,
-                        nonce: None,
-                        session: None,
-                    }),
+                    holder: Some(records::foreign(&self.entry.value)),
                     ttl,
                     expiry: if by_session {
                         Expiry::ByStore(ttl * SESSION_TTL_MULTIPLIER)
@@ -169,12 +157,6 @@ impl Seen {
                 })
             }
         }
-    }
-
-    fn foreign_name(&self) -> String {
-        let text = String::from_utf8_lossy(&self.entry.value);
-        let name: String = text.trim().chars().take(FOREIGN_NAME_MAX).collect();
-        if name.is_empty() { "unknown".to_owned() } else { name }
     }
 }
 
@@ -197,25 +179,6 @@ impl Body {
         let ttl_ms = millis(request.ttl);
         Self { line: Line { format: FORMAT, term, ttl_ms, holder: Some(holder) }, note }
     }
-
-    pub(super) fn encode(&self) -> Vec<u8> {
-        // Numbers and strings are always JSON.
-        let mut bytes = serde_json::to_vec(&self.line).expect("a record is JSON");
-        bytes.push(b'\n');
-        bytes.extend_from_slice(&self.note);
-        bytes
-    }
-
-    fn decode(value: &[u8]) -> Result<Self, Unreadable> {
-        let end = value.iter().position(|&byte| byte == b'\n').unwrap_or(value.len());
-        let (line, note) = value.split_at(end);
-        let Probe { format } = serde_json::from_slice(line).map_err(|_| Unreadable::Foreign)?;
-        if format > u64::from(FORMAT) {
-            return Err(Unreadable::Newer(format));
-        }
-        let line: Line = serde_json::from_slice(line).map_err(|_| Unreadable::Foreign)?;
-        Ok(Self { line, note: note.get(1..).unwrap_or_default().to_vec() })
-    }
 }
 
 impl Line {
@@ -230,25 +193,13 @@ impl Line {
 
 impl HolderLine {
     fn holder(&self) -> Holder {
-        let foreign = || Owner { name: self.owner.clone(), incarnation: 0 };
         Holder {
-            owner: self.owner.parse().unwrap_or_else(|()| foreign()),
+            owner: records::owner(&self.owner),
             claim: Some(self.claim),
             nonce: Some(self.nonce),
             session: self.session.clone(),
         }
     }
-}
-
-/// What every format has.
-#[derive(Deserialize)]
-struct Probe {
-    format: u64,
-}
-
-enum Unreadable {
-    Newer(u64),
-    Foreign,
 }
 
 fn millis(ttl: Duration) -> u64 {
@@ -261,10 +212,11 @@ pub(super) const SESSION_TTL_MULTIPLIER: u32 = 2;
 pub(super) const LOCK_DELAY_MAX: Duration = Duration::from_secs(60);
 /// How long a record that says nothing is watched before it is taken over.
 const FOREIGN_TTL: Duration = Duration::from_secs(60);
-const FOREIGN_NAME_MAX: usize = 100;
 
 #[cfg(test)]
 mod tests {
+    use tenure_lease::Owner;
+
     use super::*;
 
     fn request(note: Option<Vec<u8>>) -> Acquire {
@@ -281,23 +233,6 @@ mod tests {
             above: 0,
             unattended: false,
         }
-    }
-
-    #[test]
-    fn values_come_back() {
-        for note in [&b""[..], b"\n", b"\0\xff\n\n{}", b"text"] {
-            let body = Body::new(&request(None), 9, Some("id".into()), note.to_vec());
-            let decoded = Body::decode(&body.encode()).ok().expect("it is one");
-            assert_eq!(decoded, body);
-        }
-    }
-
-    #[test]
-    fn what_is_not_ours_is_foreign() {
-        for value in [&b""[..], b"text", b"{}", b"7", b"{\"format\":1}", b"\xff\n"] {
-            assert!(matches!(Body::decode(value), Err(Unreadable::Foreign)), "{value:?}");
-        }
-        assert!(matches!(Body::decode(b"{\"format\":2}\n"), Err(Unreadable::Newer(2))));
     }
 
     #[test]

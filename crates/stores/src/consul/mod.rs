@@ -35,12 +35,12 @@ mod api;
 mod content;
 mod driver;
 mod url;
+mod watch;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use tenure_lease::backend::{
@@ -52,14 +52,14 @@ use tenure_lease::{LeaseName, OpenError, check_note};
 
 use api::{Api, Op, Outcome};
 use content::{Body, Content, Seen};
-use driver::ConsulWatch;
 use url::Options;
+use watch::Watches;
 
 /// Leases in Consul. Clones share their connections.
 #[derive(Clone)]
 pub struct ConsulStore {
     api: Arc<Api>,
-    watches: Arc<Semaphore>,
+    watches: Arc<Watches>,
 }
 
 impl ConsulStore {
@@ -77,8 +77,8 @@ impl ConsulStore {
         if options.token.is_none() {
             options.token = std::env::var("CONSUL_HTTP_TOKEN").ok().filter(|t| !t.is_empty());
         }
-        let watches = Arc::new(Semaphore::new(driver::WATCHES_MAX));
-        Ok(Self { api: Arc::new(Api::new(options)?), watches })
+        let api = Arc::new(Api::new(options)?);
+        Ok(Self { watches: Watches::new(Arc::clone(&api)), api })
     }
 
     /// The key as it is, understood.
@@ -272,7 +272,7 @@ impl ConsulStore {
                 found.insert(name, entry?);
             }
         } else {
-            found.extend(self.api.get_all(common_stem(&names)).await?);
+            found.extend(self.api.get_all(crate::common_stem(&names)).await?);
         }
         let mut records = Vec::with_capacity(names.len());
         for name in &names {
@@ -334,15 +334,7 @@ impl Backend for ConsulStore {
     }
 
     fn watch(&self, name: &LeaseName) -> Option<Box<dyn Watch>> {
-        Some(Box::new(ConsulWatch {
-            api: Arc::clone(&self.api),
-            name: name.clone(),
-            places: Arc::clone(&self.watches),
-            place: None,
-            index: 0,
-            seen: None,
-            failures: 0,
-        }))
+        Some(self.watches.watch(name))
     }
 }
 
@@ -361,36 +353,7 @@ fn restless(name: &LeaseName) -> StoreError {
     StoreError::unavailable(format!("the record of {name} changes faster than it can be written"))
 }
 
-/// What all names begin with.
-fn common_stem(names: &[LeaseName]) -> &str {
-    let Some((first, rest)) = names.split_first() else { return "" };
-    let first = first.as_str();
-    let common = rest.iter().fold(first.len(), |common, name| {
-        let alike = first.bytes().zip(name.as_str().bytes()).take_while(|(a, b)| a == b);
-        common.min(alike.count())
-    });
-    // Names are ASCII.
-    &first[..common]
-}
-
 /// So often a change is attempted on a record that others change at the same time.
 const ATTEMPTS: usize = 4;
 /// So many names are read one by one, at once; more are read in one request that may return others.
 const SINGLY_MAX: usize = 8;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_common_stem_is_common() {
-        let stem = |names: &[&str]| {
-            let names: Vec<_> = names.iter().map(|name| LeaseName::new(name).unwrap()).collect();
-            common_stem(&names).to_owned()
-        };
-        assert_eq!(stem(&["shop.a-1", "shop.a-12", "shop.b"]), "shop.");
-        assert_eq!(stem(&["a", "b"]), "");
-        assert_eq!(stem(&["a", "a"]), "a");
-        assert_eq!(stem(&[]), "");
-    }
-}

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use tenure_lease::OpenError;
 
+use crate::percent;
+
 /// Where the server is and what to tell it. Holds a secret: not `Debug`.
 #[derive(PartialEq, Eq)]
 pub(super) struct Options {
@@ -82,25 +84,11 @@ fn is_set(value: &str) -> Result<bool, OpenError> {
 }
 
 fn decoded(text: &str) -> Result<String, OpenError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || rest.next().and_then(|byte| char::from(byte).to_digit(16));
-        let (Some(high), Some(low)) = (digit(), digit()) else {
-            return Err(refuse("a '%' in it is not followed by two hexadecimal digits"));
-        };
-        // Two hexadecimal digits are a byte.
-        bytes.push((high * 16 + low) as u8);
-    }
-    String::from_utf8(bytes).map_err(|_| refuse("it is not UTF-8"))
+    percent::decoded(text).map_err(refuse)
 }
 
 fn refuse(why: &str) -> OpenError {
-    OpenError(format!(
+    OpenError::Url(format!(
         "this is not the URL of a Consul store: {why}; \
          \"consul://127.0.0.1:8500/leases?tls=true&token=…\" is"
     ))

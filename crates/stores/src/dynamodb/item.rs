@@ -11,9 +11,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value, json};
 
-use tenure_lease::backend::{StoreError, StoreErrorKind};
+use tenure_lease::backend::StoreError;
 use tenure_lease::record::{Expiry, FORMAT, Holder, SessionRef, Token, Version};
-use tenure_lease::{LeaseName, Nonce, Owner, Record};
+use tenure_lease::{LeaseName, Nonce, Record};
+
+use crate::records;
 
 /// An item as DynamoDB's JSON has it: `{"term": {"N": "7"}, …}`.
 pub(super) type Item = Map<String, Value>;
@@ -62,11 +64,7 @@ impl Content {
         let Some(item) = item else { return Ok(Self::Absent) };
         let format = number(&item, FORMAT_NUMBER);
         if let Some(format) = format.filter(|format| *format > u64::from(FORMAT)) {
-            let text = format!(
-                "a newer release wrote the record of {name}: its format is {format}, this release \
-                 knows {FORMAT}"
-            );
-            return Err(StoreError::new(StoreErrorKind::NewerFormat, text));
+            return Err(records::newer(name, format));
         }
         if format.is_some()
             && !item.contains_key(TERM)
@@ -289,7 +287,7 @@ fn ours(item: &Item) -> Option<(Record, String)> {
                 None => None,
             };
             Some(Holder {
-                owner: owner(string(item, OWNER)?),
+                owner: records::owner(string(item, OWNER)?),
                 claim: Some(string(item, CLAIM)?.parse().ok()?),
                 nonce: Some(rvn.parse().ok()?),
                 session,
@@ -315,7 +313,6 @@ fn ours(item: &Item) -> Option<(Record, String)> {
 /// attributes `ownerName` and `leaseDuration` are those of AWS's own lock clients.
 fn foreign(item: &Item) -> Record {
     let name = string(item, OWNER).or_else(|| string(item, "ownerName"));
-    let name: String = name.unwrap_or("unknown").chars().take(FOREIGN_NAME_MAX).collect();
     let theirs = || string(item, "leaseDuration")?.parse().ok();
     let ttl = number(item, TTL_MS).or_else(theirs).map(Duration::from_millis);
     let note = item.get(NOTE).and_then(|note| BASE64.decode(note.get("B")?.as_str()?).ok());
@@ -325,20 +322,11 @@ fn foreign(item: &Item) -> Record {
     Record {
         version: Version(format!("foreign-{:016x}", hasher.finish())),
         token: Token::new(number(item, TERM).unwrap_or(0), 0),
-        holder: Some(Holder {
-            owner: Owner { incarnation: 0, ..owner(&name) },
-            claim: None,
-            nonce: None,
-            session: None,
-        }),
+        holder: Some(records::foreign(name.unwrap_or_default().as_bytes())),
         ttl: ttl.unwrap_or(FOREIGN_TTL).clamp(FOREIGN_TTL_MIN, FOREIGN_TTL_MAX),
         expiry: Expiry::ByObservation,
         note: note.unwrap_or_default(),
     }
-}
-
-fn owner(text: &str) -> Owner {
-    text.parse().unwrap_or_else(|()| Owner { name: text.to_owned(), incarnation: 0 })
 }
 
 const RELEASED: &str = "-released";
@@ -349,10 +337,12 @@ const IN_MAX: usize = 100;
 const FOREIGN_TTL: Duration = Duration::from_secs(60);
 const FOREIGN_TTL_MIN: Duration = Duration::from_secs(1);
 const FOREIGN_TTL_MAX: Duration = Duration::from_secs(24 * 3600);
-const FOREIGN_NAME_MAX: usize = 100;
 
 #[cfg(test)]
 mod tests {
+    use tenure_lease::Owner;
+    use tenure_lease::backend::StoreErrorKind;
+
     use super::*;
 
     fn content(item: Value) -> Result<Content, StoreError> {

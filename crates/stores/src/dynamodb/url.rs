@@ -83,7 +83,7 @@ fn is_set(value: &str) -> Result<bool, OpenError> {
 }
 
 fn refuse(why: &str) -> OpenError {
-    OpenError(format!(
+    OpenError::Url(format!(
         "this is not the URL of a DynamoDB store: {why}; \"dynamodb://leases?region=eu-central-1\" \
          is"
     ))

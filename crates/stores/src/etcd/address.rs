@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use tenure_lease::OpenError;
 
+use crate::percent;
+
 /// Where a store is and how to get in.
 pub(super) struct Address {
     /// `host:port` of each member that may be asked.
@@ -86,28 +88,12 @@ fn member(text: &str) -> Result<String, OpenError> {
     Ok(format!("{host}:{port}"))
 }
 
-/// Undoes percent-encoding.
 fn decode(text: &str) -> Result<String, OpenError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    let digit = |rest: &mut std::str::Bytes<'_>| {
-        rest.next().and_then(|byte| char::from(byte).to_digit(16)).map(|digit| digit as u8)
-    };
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        match (digit(&mut rest), digit(&mut rest)) {
-            (Some(high), Some(low)) => bytes.push(high * 16 + low),
-            _ => return Err(wrong("a % is not followed by two hexadecimal digits")),
-        }
-    }
-    String::from_utf8(bytes).map_err(|_| wrong("what is percent-encoded is not UTF-8"))
+    percent::decoded(text).map_err(wrong)
 }
 
 fn wrong(why: &str) -> OpenError {
-    OpenError(format!("not the URL of an etcd store: {why}"))
+    OpenError::Url(format!("not the URL of an etcd store: {why}"))
 }
 
 const PREFIX: &str = "/tenure";

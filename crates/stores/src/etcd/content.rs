@@ -175,7 +175,10 @@ impl Sight {
             expiry: Expiry::ByObservation,
             note: kept.map(|kept| kept.note.clone()).unwrap_or_default(),
         };
-        if live.lease != 0 && self.intact().is_some() {
+        // A foreign holder keeps its etcd lease alive without writing the key: that this stands still
+        // says nothing.
+        let by_lease = self.intact().is_some() || matches!(live.value, LiveValue::Foreign(_));
+        if live.lease != 0 && by_lease {
             Verdict::OnLease(live.lease, record)
         } else {
             Verdict::There(record)
@@ -456,10 +459,13 @@ mod tests {
     fn what_an_operator_touched_is_not_proof() {
         let plan = absent(41).plan(&request(1, 0), None).unwrap();
         let known = [Nonce::from_bits(1)];
-        let proves = |live, kept| {
+        let judge = |live, kept| {
             let sight = Sight::new(60, live, kept).unwrap();
             let on_lease = matches!(sight.verdict(), Verdict::OnLease(..));
-            let proof = sight.tenure(known[0], &known).is_some();
+            (sight.tenure(known[0], &known).is_some(), on_lease)
+        };
+        let proves = |live, kept| {
+            let (proof, on_lease) = judge(live, kept);
             assert_eq!(proof, on_lease);
             proof
         };
@@ -469,7 +475,11 @@ mod tests {
         assert!(!proves(live(0), kept()), "detached");
         assert!(!proves(live(7), kept()), "on another lease");
         assert!(!proves(live(1), None), "without the kept key");
-        assert!(!proves(kv(&"mine", 50, 55, 1), kept()), "overwritten");
+        assert!(!proves(kv(&"mine", 50, 55, 0), kept()), "overwritten");
+        // Whoever holds it on an etcd lease holds it for as long as that lives.
+        for (lease, kept) in [(1, kept()), (7, kept()), (7, None)] {
+            assert_eq!(judge(kv(&"mine", 50, 55, lease), kept), (false, true), "on {lease}");
+        }
         assert!(!proves(live(1), kv(&Kept { held: false, ..plan.kept.clone() }, 50, 50, 0)));
         let newer = kv(&serde_json::json!({ "format": 2 }), 1, 1, 0);
         let error = Sight::new(60, newer, None).err().unwrap();

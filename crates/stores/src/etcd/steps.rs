@@ -225,11 +225,13 @@ impl Steps {
                 Ok(Some(record))
             }
             Verdict::OnLease(lease, record) => {
+                let ours = record.holder.as_ref().is_some_and(|holder| holder.claim.is_some());
+                let most = if ours { record.ttl } else { Duration::MAX };
                 let remaining = match exact {
                     false => record.ttl,
                     true => match self.client.time_to_live(lease).await?.seconds {
                         // etcd rounds down.
-                        Some(seconds) => Duration::from_secs(seconds + 1).min(record.ttl),
+                        Some(seconds) => Duration::from_secs(seconds + 1).min(most),
                         // Its time is over, and it is about to be revoked. Not free before: a new
                         // leader of the cluster would give it a whole ttl again.
                         None => SWEEP,

@@ -7,20 +7,23 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use kube::api::{PostParams, WatchEvent, WatchParams};
+use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Status;
 use kube::{Api, Client, Config};
 use tokio::sync::Mutex;
+use tower::BoxError;
+use tower::util::MapErrLayer;
 
 use tenure_lease::LeaseName;
 use tenure_lease::backend::{StoreError, StoreErrorKind};
 
 use super::object::LeaseObject;
+use crate::connections;
 
 /// Where the API server is and who we are there. Says nothing secret: only where to find it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -150,7 +153,7 @@ impl Server {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let namespace = self.target.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
-        let client = tokio::task::spawn_blocking(move || Client::try_from(config)).await;
+        let client = tokio::task::spawn_blocking(move || client(config)).await;
         let client = match client {
             Ok(client) => client.map_err(|error| self.explain(&error))?,
             Err(error) => return Err(StoreError::unavailable(error.to_string())),
@@ -262,8 +265,25 @@ async fn config(target: &Target) -> Result<Config, StoreError> {
     let mut config = config.map_err(|error| unreadable(&error))?;
     // It repeats writes that may have been applied, up to fifteen times; retries are the keeper's.
     config.default_retry = false;
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.connect_timeout = Some(connections::CONNECT_TIMEOUT);
     Ok(config)
+}
+
+/// A client as `kube` makes it, on connections that do not hold back their first request.
+fn client(config: Config) -> kube::Result<Client> {
+    if config.proxy_url.is_some() {
+        return Client::try_from(config);
+    }
+    let connector = config.rustls_https_connector_with_connector(connections::tcp())?;
+    let http = connections::pool().build::<_, Body>(connector);
+    let (address, namespace) = (config.base_uri_layer(), config.default_namespace.clone());
+    let client = ClientBuilder::new(http, namespace)
+        .with_layer(&MapErrLayer::new(BoxError::from))
+        .with_layer(&config.extra_headers_layer()?);
+    Ok(match config.auth_layer()? {
+        Some(auth) => client.with_layer(&auth).with_layer(&address).build(),
+        None => client.with_layer(&address).build(),
+    })
 }
 
 /// What is wrong with a kubeconfig, without its content.
@@ -312,5 +332,3 @@ fn params(dry_run: bool) -> PostParams {
 
 const CREDENTIALS: &str = "the kubeconfig's credentials could not be had (its token file or its \
                            credential plugin failed)";
-/// The keeper's own time-out is usually shorter.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

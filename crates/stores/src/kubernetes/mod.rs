@@ -10,7 +10,8 @@
 //!   it replaces, and the server refuses it if either has changed. A patch without one always
 //!   succeeds: of 32 at once, 32. A PUT without the `uid` is no better on a Lease that was deleted:
 //!   the server creates it anew, whatever `resourceVersion` it names.
-//! * **Acquire**: read, decide, replace. An absent Lease is first created *unheld*, which counts as
+//! * **Acquire**: read, decide, replace; a waiter whose watch has told it of the released Lease
+//!   replaces that one, unread. An absent Lease is first created *unheld*, which counts as
 //!   absent to everybody, and then acquired like any other. So each tenure replaces an object that
 //!   has a `resourceVersion`, and the **term** is at least that: a number that only rises, for the
 //!   whole cluster, also across deletion. `leaseTransitions` would begin again at 0.
@@ -58,6 +59,8 @@ use object::LeaseObject;
 use read::Reader;
 use watch::Watches;
 
+use crate::percent;
+
 /// Opens the store of a URL: `k8s://NAMESPACE`, with `?kubeconfig=PATH` and `&context=NAME` if
 /// wanted.
 ///
@@ -66,7 +69,7 @@ use watch::Watches;
 /// configuration, to say early what is wrong with it; the server is contacted when it is needed.
 pub async fn open(url: &str) -> Result<Store, OpenError> {
     let server = Server::new(target(url)?);
-    server.check().await.map_err(|error| OpenError(error.to_string()))?;
+    server.check().await?;
     Ok(Store::new(Kubernetes::new(server)))
 }
 
@@ -92,11 +95,17 @@ impl Kubernetes {
 
     async fn try_acquire(&self, request: &Acquire) -> Result<Acquired, StoreError> {
         check_note(request.note.as_deref())?;
-        let seen = self.server.get(&request.name).await?;
-        let former = record_of(seen.as_ref())?;
-        if !request.allowed_by(former.as_ref(), false) {
-            return Ok(Acquired::Lost(former));
-        }
+        let (seen, former) = match self.freed(request) {
+            Some((freed, former)) => (Some(freed), Some(former)),
+            None => {
+                let seen = self.server.get(&request.name).await?;
+                let former = record_of(seen.as_ref())?;
+                if !request.allowed_by(former.as_ref(), false) {
+                    return Ok(Acquired::Lost(former));
+                }
+                (seen, former)
+            }
+        };
         let base = match seen {
             Some(object) => object,
             None => match self.server.create(&LeaseObject::unheld(&request.name), false).await? {
@@ -124,6 +133,14 @@ impl Kubernetes {
                 }
             }
         }
+    }
+
+    /// The released Lease that a watch has just told of, if it may be taken: then it need not be
+    /// read before it is replaced. If it has changed since, the server refuses that.
+    fn freed(&self, request: &Acquire) -> Option<(LeaseObject, Record)> {
+        let freed = self.watches.take_freed(&request.name)?;
+        let former = freed.record().ok().flatten().filter(|former| former.holder.is_none())?;
+        request.allowed_by(Some(&former), false).then_some((freed, former))
     }
 
     async fn try_renew(&self, request: &Renew) -> Result<Renewed, StoreError> {
@@ -286,7 +303,7 @@ fn carries(record: &Record, claim: Nonce, known: &[Nonce]) -> bool {
 
 fn target(url: &str) -> Result<Target, OpenError> {
     let wrong = |why: &str| {
-        OpenError(format!(
+        OpenError::Url(format!(
             "{url:?} is not the URL of a Kubernetes store: {why}; \"k8s://default\" or \
              \"k8s://default?kubeconfig=/etc/kube.yaml&context=prod\" is"
         ))
@@ -305,8 +322,7 @@ fn target(url: &str) -> Result<Target, OpenError> {
     };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').ok_or_else(|| wrong("an option has no value"))?;
-        let value =
-            decoded(value).ok_or_else(|| wrong("an option is not percent-encoded UTF-8"))?;
+        let value = percent::decoded(value).map_err(wrong)?;
         match key {
             "kubeconfig" => target.kubeconfig = Some(value.into()),
             "context" => target.context = Some(value),
@@ -314,23 +330,6 @@ fn target(url: &str) -> Result<Target, OpenError> {
         }
     }
     Ok(target)
-}
-
-/// Undoes percent-encoding.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let digits = std::str::from_utf8(tail.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = &tail[2..];
-    }
-    String::from_utf8(bytes).ok()
 }
 
 /// How often a Lease that is ours is written before its holder is told to try again.
@@ -350,7 +349,7 @@ mod tests {
         for wrong in
             ["k8s:shop", "k8s://Shop", "k8s://a.b", "k8s://shop?user=x", "k8s://x?context=%f"]
         {
-            assert!(target(wrong).unwrap_err().0.contains("k8s://default"), "{wrong}");
+            assert!(target(wrong).unwrap_err().to_string().contains("k8s://default"), "{wrong}");
         }
     }
 }

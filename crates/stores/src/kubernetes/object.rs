@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use tenure_lease::backend::{Acquire, Renew, StoreError, StoreErrorKind};
 use tenure_lease::record::{Expiry, FORMAT, Holder, SessionRef, Version};
-use tenure_lease::{LeaseName, Nonce, Owner, Record, Token};
+use tenure_lease::{LeaseName, Nonce, Record, Token};
+
+use crate::records;
 
 /// A Lease. Fields of `spec` that we do not know are kept as they are: a replacement that dropped
 /// them would undo what a newer server or client has written.
@@ -340,9 +342,7 @@ impl kube::Resource for LeaseObject {
 }
 
 fn foreign(identity: &str) -> Holder {
-    let owner =
-        identity.parse().unwrap_or_else(|()| Owner { name: identity.to_owned(), incarnation: 0 });
-    Holder { owner, claim: None, nonce: None, session: None }
+    Holder { owner: records::owner(identity), claim: None, nonce: None, session: None }
 }
 
 /// What `leaseDurationSeconds` says of an inscription, whoever holds now.

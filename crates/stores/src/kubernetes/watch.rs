@@ -30,6 +30,8 @@ pub(super) struct Watches {
     /// How many waiters have a feed of their own.
     single: AtomicUsize,
     shared: Mutex<Shared>,
+    /// Leases that somebody waits for, as a feed has just told that they are free.
+    freed: Mutex<BTreeMap<String, LeaseObject>>,
 }
 
 /// The waiters that share a feed, and the task that runs it while there are any.
@@ -44,15 +46,30 @@ struct Shared {
 
 impl Watches {
     pub(super) fn new(server: Arc<Server>) -> Arc<Self> {
-        let (single, shared) = (AtomicUsize::new(0), Mutex::default());
-        Arc::new(Self { server, single, shared })
+        let (single, shared, freed) = (AtomicUsize::new(0), Mutex::default(), Mutex::default());
+        Arc::new(Self { server, single, shared, freed })
+    }
+
+    /// The Lease as it was when it last became free, told once. It may have changed since: good
+    /// enough to be replaced on the condition that it has not, and for nothing else.
+    pub(super) fn take_freed(&self, name: &LeaseName) -> Option<LeaseObject> {
+        self.freed().remove(name.as_str())
+    }
+
+    /// Keeps a Lease that is free, forgets one that is not.
+    fn hear(&self, name: &str, freed: Option<Box<LeaseObject>>) {
+        match freed {
+            Some(object) => self.freed().insert(name.to_owned(), *object),
+            None => self.freed().remove(name),
+        };
     }
 
     pub(super) fn watch(self: &Arc<Self>, name: &LeaseName) -> Box<dyn Watch> {
         let watches = Arc::clone(self);
         if self.single.fetch_add(1, Ordering::Relaxed) < SINGLE_MAX {
             let feed = feed(Arc::clone(&self.server), Some(name));
-            return Box::new(Single { watches, feed: Box::pin(feed), seen: None });
+            let name = name.to_string();
+            return Box::new(Single { watches, name, feed: Box::pin(feed), seen: None });
         }
         self.single.fetch_sub(1, Ordering::Relaxed);
         Box::new(Waiter { watches, name: name.to_string(), ticket: None })
@@ -62,8 +79,21 @@ impl Watches {
     async fn serve(self: Arc<Self>) {
         let mut feed = Box::pin(feed(Arc::clone(&self.server), None));
         while let Some(sign) = feed.next().await {
-            self.shared().tell(sign);
+            match sign {
+                Sign::Established => self.shared().established(),
+                Sign::Lease { name, hands, freed } => {
+                    if self.shared().waiters.contains_key(&name) {
+                        self.hear(&name, freed);
+                        self.shared().tell(name, hands);
+                    }
+                }
+            }
         }
+    }
+
+    fn freed(&self) -> MutexGuard<'_, BTreeMap<String, LeaseObject>> {
+        // Objects are put in and taken out whole.
+        self.freed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
@@ -73,22 +103,19 @@ impl Watches {
 }
 
 impl Shared {
-    fn tell(&mut self, sign: Sign) {
-        match sign {
-            Sign::Established => {
-                self.established = true;
-                for (_, waiter) in self.waiters.values().flatten() {
-                    waiter.notify_one();
-                }
-            }
-            Sign::Lease(name, hands) => {
-                let Some(waiters) = self.waiters.get(&name) else { return };
-                let before = self.seen.insert(name, hands.clone());
-                if is_news(before.as_ref(), &hands) {
-                    for (_, waiter) in waiters {
-                        waiter.notify_one();
-                    }
-                }
+    fn established(&mut self) {
+        self.established = true;
+        for (_, waiter) in self.waiters.values().flatten() {
+            waiter.notify_one();
+        }
+    }
+
+    fn tell(&mut self, name: String, hands: Hands) {
+        let Some(waiters) = self.waiters.get(&name) else { return };
+        let before = self.seen.insert(name, hands.clone());
+        if is_news(before.as_ref(), &hands) {
+            for (_, waiter) in waiters {
+                waiter.notify_one();
             }
         }
     }
@@ -97,6 +124,7 @@ impl Shared {
 /// A waiter with a feed of its own.
 struct Single {
     watches: Arc<Watches>,
+    name: String,
     feed: Pin<Box<dyn Stream<Item = Sign> + Send>>,
     seen: Option<Hands>,
 }
@@ -108,8 +136,9 @@ impl Watch for Single {
             while let Some(sign) = self.feed.next().await {
                 match sign {
                     Sign::Established => return,
-                    Sign::Lease(_, hands) => {
+                    Sign::Lease { name, hands, freed } => {
                         let news = is_news(self.seen.as_ref(), &hands);
+                        self.watches.hear(&name, freed);
                         self.seen = Some(hands);
                         if news {
                             return;
@@ -124,6 +153,7 @@ impl Watch for Single {
 impl Drop for Single {
     fn drop(&mut self) {
         self.watches.single.fetch_sub(1, Ordering::Relaxed);
+        self.watches.freed().remove(&self.name);
     }
 }
 
@@ -165,6 +195,7 @@ impl Watch for Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         let Some((id, _)) = &self.ticket else { return };
+        self.watches.freed().remove(&self.name);
         let mut shared = self.watches.shared();
         if let Some(waiters) = shared.waiters.get_mut(&self.name) {
             waiters.retain(|(other, _)| other != id);
@@ -194,8 +225,8 @@ fn is_news(before: Option<&Hands>, now: &Hands) -> bool {
 enum Sign {
     /// It stands, again perhaps: something may have been missed before.
     Established,
-    /// Who holds a Lease now.
-    Lease(String, Hands),
+    /// Who holds a Lease now; the Lease itself, if nobody does and it is there.
+    Lease { name: String, hands: Hands, freed: Option<Box<LeaseObject>> },
 }
 
 struct Feed {
@@ -289,8 +320,9 @@ impl Feed {
         };
         let hands = if deleted { None } else { object.hands() };
         let name = object.name().to_owned();
-        self.heard(object.metadata.resource_version);
-        Some(Sign::Lease(name, hands))
+        self.heard(object.metadata.resource_version.clone());
+        let freed = (hands.is_none() && !deleted).then(|| Box::new(object));
+        Some(Sign::Lease { name, hands, freed })
     }
 
     fn heard(&mut self, version: Option<String>) {
@@ -362,8 +394,11 @@ mod tests {
         assert!(matches!(second, Sign::Established), "it begins anew");
         assert_eq!(feed.version, None);
         server.create(&LeaseObject::unheld(&name), false).await.unwrap();
-        let Sign::Lease(told, hands) = feed.next().await else { panic!("it ended once more") };
+        let Sign::Lease { name: told, hands, freed } = feed.next().await else {
+            panic!("it ended once more")
+        };
         assert_eq!((told, hands), (name.to_string(), None));
+        assert!(freed.is_some());
         assert!(feed.version.is_some());
     }
 

@@ -14,8 +14,10 @@ use std::time::Duration;
 
 use tenure_lease::backend::{StoreError, StoreErrorKind};
 use tenure_lease::record::{Expiry, FORMAT, Holder, SessionRef, Version};
-use tenure_lease::{LeaseName, Nonce, Owner, Record, Token};
+use tenure_lease::{LeaseName, Nonce, Record, Token};
 use tokio_postgres::Row;
+
+use crate::records;
 
 /// The texts, for the schema that the tables are in.
 pub(super) struct Statements {
@@ -70,12 +72,7 @@ pub(super) fn record(row: &Row) -> Result<Option<Record>, StoreError> {
     // What is not of our making is a foreign tool's, which has neither.
     let nonce = |text: Option<String>| text.and_then(|text| text.parse::<Nonce>().ok());
     let (claim, nonce) = (nonce(column(row, "claim")?), nonce(column(row, "nonce")?));
-    let holder = owner.map(|owner| Holder {
-        owner: owner.parse().unwrap_or(Owner { name: owner, incarnation: 0 }),
-        claim,
-        nonce,
-        session,
-    });
+    let holder = owner.map(|owner| Holder { owner: records::owner(&owner), claim, nonce, session });
     let ttl: i64 = column(row, "ttl_ms")?;
     Ok(Some(Record {
         version: Version(column(row, "version")?),

@@ -48,11 +48,13 @@ impl Tls {
             }
         }
         if roots.is_empty() {
-            return Err(OpenError("no certificate to trust was found; name sslrootcert".into()));
+            return Err(OpenError::Url(
+                "no certificate to trust was found; name sslrootcert".into(),
+            ));
         }
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|error| OpenError(format!("TLS cannot be set up: {error}")))?
+            .map_err(|error| OpenError::Url(format!("TLS cannot be set up: {error}")))?
             .with_root_certificates(roots);
         let config = match (files.certificate, files.key) {
             (None, None) => builder.with_no_client_auth(),
@@ -63,7 +65,7 @@ impl Tls {
                     .with_client_auth_cert(certificates(certificate)?, secret)
                     .map_err(|error| unusable(certificate, &error))?
             }
-            _ => return Err(OpenError("sslcert and sslkey belong together".into())),
+            _ => return Err(OpenError::Url("sslcert and sslkey belong together".into())),
         };
         Ok(Self(Some(Arc::new(config))))
     }
@@ -80,7 +82,7 @@ fn certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, OpenError> {
 }
 
 fn unusable(path: &str, error: &dyn std::fmt::Display) -> OpenError {
-    OpenError(format!("{path:?} cannot be used: {error}"))
+    OpenError::Url(format!("{path:?} cannot be used: {error}"))
 }
 
 impl<S> MakeTlsConnect<S> for Tls

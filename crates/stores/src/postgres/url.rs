@@ -185,7 +185,7 @@ fn is_identifier(name: &str) -> bool {
 }
 
 fn wrong(why: &str) -> OpenError {
-    OpenError(format!(
+    OpenError::Url(format!(
         "the URL of the postgres store cannot be used: {why}; \
          \"postgres://user:password@host:5432/database\" can"
     ))

@@ -32,12 +32,14 @@ use tenure_lease::backend::{
     Acquire, Acquired, Backend, Boxed, Expected, Promise, Release, Released, Renew, Renewed,
     StoreError, StoreErrorKind, StoreInfo, Watch,
 };
-use tenure_lease::record::{Expiry, FORMAT, Holder, Record, SessionRef, Token, Version};
-use tenure_lease::{LeaseName, OpenError, Owner, check_note};
+use tenure_lease::record::{Expiry, Holder, Record, SessionRef, Token, Version};
+use tenure_lease::{LeaseName, OpenError, check_note};
 
 use driver::{Hub, RedisWatch};
 use link::Link;
 use url::Options;
+
+use crate::records;
 
 /// Leases in Redis. Clones share their connection.
 #[derive(Clone)]
@@ -270,14 +272,7 @@ fn word<'a>(
     match std::str::from_utf8(word) {
         Ok("newer") => {
             let format = rest.first().map(|format| String::from_utf8_lossy(format));
-            Err(StoreError::new(
-                StoreErrorKind::NewerFormat,
-                format!(
-                    "a newer release wrote the record of {name}: its format is {}, this release \
-                     knows {FORMAT}",
-                    format.unwrap_or_default()
-                ),
-            ))
+            Err(records::newer(name, format.unwrap_or_default()))
         }
         Ok("damaged") | Err(_) => Err(damaged(name)),
         Ok(word) => Ok((word, rest)),
@@ -308,18 +303,12 @@ fn record(name: &LeaseName, fields: &[Vec<u8>]) -> Result<Option<Record>, StoreE
         return Err(damaged(name));
     };
     let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
-    let foreign = (!foreign.is_empty()).then(|| Holder {
-        owner: Owner { name: text(foreign), incarnation: 0 },
-        claim: None,
-        nonce: None,
-        session: None,
-    });
+    let foreign = (!foreign.is_empty()).then(|| records::foreign(foreign));
     let holder = if state != b"held" {
         None
     } else if foreign.is_some() {
         foreign
     } else {
-        let owner = text(owner);
         let bits = |field: &[u8]| text(field).parse().map_err(|_| damaged(name));
         let session = if session.is_empty() {
             None
@@ -329,7 +318,7 @@ fn record(name: &LeaseName, fields: &[Vec<u8>]) -> Result<Option<Record>, StoreE
             Some(SessionRef { name, term })
         };
         Some(Holder {
-            owner: owner.parse().unwrap_or(Owner { name: owner, incarnation: 0 }),
+            owner: records::owner(&text(owner)),
             claim: Some(bits(claim)?),
             nonce: Some(bits(nonce)?),
             session,

@@ -38,12 +38,13 @@ impl Options {
                 None => None,
                 Some(path) => {
                     let pem = std::fs::read(path);
-                    Some(pem.map_err(|error| OpenError(format!("{path}: {error}")))?)
+                    Some(pem.map_err(|error| OpenError::Url(format!("{path}: {error}")))?)
                 }
             };
             let certificates = TlsCertificates { client_tls: None, root_cert };
-            Client::build_with_tls(info, certificates)
-                .map_err(|_| OpenError("TLS cannot be set up: is the CA file PEM?".to_owned()))?
+            Client::build_with_tls(info, certificates).map_err(|_| {
+                OpenError::Url("TLS cannot be set up: is the CA file PEM?".to_owned())
+            })?
         } else if ca.is_some() {
             return Err(refuse("ca needs the scheme \"rediss\""));
         } else {
@@ -64,7 +65,7 @@ fn provide_ring() {
 }
 
 fn refuse(why: &str) -> OpenError {
-    OpenError(format!(
+    OpenError::Url(format!(
         "this is not the URL of a Redis store: {why}; \
          \"redis://127.0.0.1:6379/0?prefix=leases\" is, or \"rediss://…\" with TLS"
     ))

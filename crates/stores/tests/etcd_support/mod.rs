@@ -5,12 +5,10 @@
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tenure_lease::{Nonce, Store};
 use tenure_stores::etcd::EtcdStore;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// A folder that is deleted in the end.
 pub(crate) struct Scratch(pub(crate) PathBuf);
@@ -131,65 +129,6 @@ pub(crate) fn program(name: &str) -> String {
 
 pub(crate) fn store(url: &str) -> Store {
     Store::new(EtcdStore::open(url).unwrap_or_else(|error| panic!("{error}")))
-}
-
-/// Passes everything on, until it is told to cut one connection.
-pub(crate) struct Proxy {
-    pub(crate) address: String,
-    cut: Arc<Mutex<Option<&'static str>>>,
-}
-
-impl Proxy {
-    pub(crate) async fn new(server: String) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("it is bound").to_string();
-        let cut = Arc::new(Mutex::new(None));
-        let proxy = Self { address, cut: Arc::clone(&cut) };
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                let server = tokio::net::TcpStream::connect(&server).await.expect("it listens");
-                tokio::spawn(pass(client, server, Arc::clone(&cut)));
-            }
-        });
-        proxy
-    }
-
-    /// The next request that contains this text goes through; its answer does not.
-    pub(crate) fn cut(&self, text: &'static str) {
-        *self.cut.lock().expect("nobody panics") = Some(text);
-    }
-
-    pub(crate) fn is_done(&self) -> bool {
-        self.cut.lock().expect("nobody panics").is_none()
-    }
-}
-
-async fn pass(
-    mut client: tokio::net::TcpStream,
-    mut server: tokio::net::TcpStream,
-    cut: Arc<Mutex<Option<&'static str>>>,
-) {
-    let (mut request, mut answer) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    let mut cuts = false;
-    loop {
-        tokio::select! {
-            read = client.read(&mut request) => {
-                let Ok(length @ 1..) = read else { return };
-                let text = String::from_utf8_lossy(&request[..length]).into_owned();
-                let wanted = |wanted: &mut &str| text.contains(*wanted);
-                cuts |= cut.lock().expect("nobody panics").take_if(wanted).is_some();
-                if server.write_all(&request[..length]).await.is_err() {
-                    return;
-                }
-            }
-            read = server.read(&mut answer) => {
-                let Ok(length @ 1..) = read else { return };
-                if cuts || client.write_all(&answer[..length]).await.is_err() {
-                    return;
-                }
-            }
-        }
-    }
 }
 
 fn free_port() -> String {

@@ -85,6 +85,18 @@ impl Cluster {
         tenure_stores::open(&url).await.expect("a kubeconfig")
     }
 
+    /// HOST:PORT of the server.
+    pub(crate) fn address(&self) -> String {
+        let config = std::fs::read_to_string(&self.user).expect("the kubeconfig is readable");
+        let address = config.lines().find_map(|line| line.trim().strip_prefix("server: https://"));
+        address.expect("it names a server").to_owned()
+    }
+
+    /// The store at another address.
+    pub(crate) async fn at(&self, address: String) -> Store {
+        self.with_config(|config| config.replace(&self.address(), &address)).await
+    }
+
     /// The Leases as an administrator sees them.
     async fn leases(&self) -> Api<DynamicObject> {
         let config = Kubeconfig::read_from(&self.tools.admin).expect("the administrator's");

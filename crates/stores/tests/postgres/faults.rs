@@ -1,16 +1,15 @@
 //! What becomes of tenures when the server goes away, for a short or a long time, or when an answer
 //! gets lost on its way.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use tenure_lease::{Loss, Moment, Token};
 
+use super::server::cost_of_attached;
+use super::server::proxy::cut_replies;
 use super::support::{Server, block_on, name, server, settings, within};
 
 #[test]
@@ -125,93 +124,21 @@ fn a_reply_that_is_cut_off_leaves_no_orphan_and_deposes_nobody() {
     let Some(server) = server() else { return };
     block_on(async {
         server.create_tables().await;
-        let proxy = Proxy::start(&server).await;
-        let url = server.url_at(&server.base().replace(&server.place(), &proxy.address), "");
-        let store = tenure_stores::open(&format!("{url}listen=off")).await.unwrap();
-        let ttl = Duration::from_secs(4);
-        for _ in 0..5 {
-            let name = name("cut");
-            let lease = store.lease(name.as_str()).settings(settings(ttl));
-            // A connection stands; the next answer on it does not arrive.
-            store.inspect(name.as_str()).await.unwrap();
-            proxy.cut_next();
-            let tenure = within(ttl, "acquired", lease.acquire()).await.unwrap();
-            let direct = server.store().await;
-            let record = direct.inspect(name.as_str()).await.unwrap().unwrap();
-            assert!(record.is_of(tenure.claim()) && record.token == tenure.token());
-            proxy.cut_next();
-            let cuts = proxy.cuts();
-            while proxy.cuts() == cuts {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-                assert!(tenure.is_held(), "lost: {:?}", tenure.loss());
-            }
-            tokio::time::sleep(ttl / 2).await;
-            assert!(tenure.is_held(), "lost: {:?}", tenure.loss());
-            proxy.cut_next();
-            within(ttl, "released", tenure.release()).await;
-            let record = direct.inspect(name.as_str()).await.unwrap().unwrap();
-            assert_eq!(record.holder, None);
-        }
-        assert!(proxy.cuts() >= 15, "only {} answers were cut off", proxy.cuts());
+        let (direct, settings) = (server.store().await, settings(Duration::from_secs(4)));
+        let through = |address: String| server.store_at(address, "listen=off");
+        // A renewal prepares its statement first.
+        cut_replies(&server.place(), &direct, &settings, [1, 2, 1], through).await;
     });
 }
 
-/// Forwards, and cuts a connection when the server answers, if told to.
-struct Proxy {
-    address: String,
-    state: Arc<ProxyState>,
-}
-
-#[derive(Default)]
-struct ProxyState {
-    cut: AtomicBool,
-    cuts: AtomicU64,
-}
-
-impl Proxy {
-    async fn start(server: &Server) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let state = Arc::new(ProxyState::default());
-        let (to, shared) = (server.place(), Arc::clone(&state));
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                let server = TcpStream::connect(&to).await.unwrap();
-                tokio::spawn(forward(client, server, Arc::clone(&shared)));
-            }
-        });
-        Self { address, state }
-    }
-
-    fn cut_next(&self) {
-        self.state.cut.store(true, Ordering::SeqCst);
-    }
-
-    fn cuts(&self) -> u64 {
-        self.state.cuts.load(Ordering::SeqCst)
-    }
-}
-
-async fn forward(mut client: TcpStream, mut server: TcpStream, state: Arc<ProxyState>) {
-    let (mut asked, mut answered) = (vec![0; 1 << 16], vec![0; 1 << 16]);
-    loop {
-        tokio::select! {
-            read = client.read(&mut asked) => match read {
-                Ok(count @ 1..) => server.write_all(&asked[..count]).await.unwrap(),
-                _ => return,
-            },
-            read = server.read(&mut answered) => match read {
-                Ok(count @ 1..) => {
-                    if state.cut.swap(false, Ordering::SeqCst) {
-                        state.cuts.fetch_add(1, Ordering::SeqCst);
-                        return;
-                    }
-                    if client.write_all(&answered[..count]).await.is_err() {
-                        return;
-                    }
-                }
-                _ => return,
-            },
-        }
-    }
+/// A thousand attached leases: one statement per renewal, one per sweep.
+#[test]
+fn attached_leases_cost_one_renewal() {
+    let Some(server) = server() else { return };
+    block_on(async {
+        server.create_tables().await;
+        let settings = settings(Duration::from_secs(6));
+        let through = |address: String| server.store_at(address, "");
+        cost_of_attached(&server.place(), &settings, 1, through).await;
+    });
 }

@@ -75,6 +75,12 @@ impl Server {
         tenure_stores::open(&self.url("")).await.unwrap()
     }
 
+    /// The same store at another HOST:PORT.
+    pub(crate) async fn store_at(&self, address: String, options: &str) -> Store {
+        let base = self.base.replace(&self.place(), &address);
+        tenure_stores::open(&self.url_at(&base, options)).await.unwrap()
+    }
+
     pub(crate) async fn create_tables(&self) {
         let lease = self.store().await.lease("creates-tables");
         lease.acquire().await.unwrap().release().await;

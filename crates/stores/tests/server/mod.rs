@@ -3,6 +3,8 @@
 #![allow(clippy::disallowed_methods)] // Real servers, real time.
 #![allow(dead_code)] // Not every store's test needs all of it.
 
+pub(crate) mod proxy;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +16,9 @@ use tokio::task::JoinSet;
 use tenure_lease::backend::{Acquire, Acquired, Backend, Release};
 use tenure_lease::record::Version;
 use tenure_lease::{LeaseName, Loss, Moment, Nonce, Owner, Settings, Store, Token};
+use tenure_testkit::cost::Cost;
+
+use proxy::Proxy;
 
 /// A server that scripts/servers started.
 #[derive(Clone)]
@@ -28,11 +33,19 @@ static TURN: Mutex<()> = Mutex::new(());
 impl Server {
     /// The server, and the right to disturb it; `None` if there is none, which is said.
     pub(crate) fn find(name: &'static str) -> Option<(Self, MutexGuard<'static, ()>)> {
+        Self::find_for(name, name)
+    }
+
+    /// The same for a store whose feature is not named like its server.
+    pub(crate) fn find_for(
+        name: &'static str,
+        feature: &str,
+    ) -> Option<(Self, MutexGuard<'static, ()>)> {
         let variable = format!("TENURE_TEST_{}", name.to_uppercase());
         let Ok(address) = std::env::var(&variable) else {
             eprintln!(
                 "skipped: {variable} is not set; enable it with: scripts/servers run --only {name} \
-                 -- cargo test -p tenure-stores --features {name}"
+                 -- cargo test -p tenure-stores --features {feature}"
             );
             return None;
         };
@@ -304,6 +317,23 @@ pub(crate) async fn survives_outage(
         let record = rival.inspect(name.as_str()).await.expect("inspected").expect("there");
         assert!(next.is_held() && record.is_of(next.claim()), "{record:?}");
     }
+}
+
+/// A thousand attached leases cost the server one renewal per interval, of so many requests, and at
+/// most one read per hundred leases and sweep. `through` opens the store at another address.
+pub(crate) async fn cost_of_attached<O>(
+    server: &str,
+    settings: &Settings,
+    for_a_renewal: u64,
+    through: impl Fn(String) -> O,
+) where
+    O: Future<Output = Store>,
+{
+    let proxy = Proxy::new(server).await;
+    let store = through(proxy.address.clone()).await;
+    let cost = Cost::of(&store, settings, 1_000, || proxy.requests()).await;
+    cost.check(settings);
+    cost.check_metered(for_a_renewal);
 }
 
 const NAMES: usize = 50;

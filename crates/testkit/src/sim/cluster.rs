@@ -19,6 +19,7 @@
 //! assert!(sim.violations().is_empty());
 //! ```
 
+mod arbitration;
 mod campaign;
 mod faults;
 mod forming;
@@ -30,6 +31,7 @@ mod queue;
 mod run;
 pub mod scenario;
 mod show;
+mod splits;
 mod store;
 mod truth;
 mod world;
@@ -37,10 +39,12 @@ mod world;
 use std::time::Duration;
 
 use tenure_cluster::MembershipSettings;
+use tenure_cluster::downing::Strategy;
 
 pub use campaign::{COVERAGE, Fault, Outcome, Plan, run};
 pub use invariants::Violation;
 pub use network::Weather;
+pub use splits::{SPLIT_COVERAGE, run_splits};
 pub use world::Sim;
 
 /// What a simulated cluster is made of.
@@ -52,6 +56,10 @@ pub struct SimSettings {
     pub membership: MembershipSettings,
     /// The ttl of the formation lease.
     pub formation_ttl: Duration,
+    /// How splits are settled, if by anything but operators.
+    pub downing: Option<Strategy>,
+    /// Whether a process that was declared down or removed is started anew.
+    pub rejoin: bool,
     /// Whether clocks run at rates of their own, up to 1 % off.
     pub wrong_clocks: bool,
     /// Whether to count the bytes that nodes send; costs some time.
@@ -71,6 +79,8 @@ impl SimSettings {
             nodes,
             membership: MembershipSettings::default(),
             formation_ttl: Duration::from_secs(5),
+            downing: None,
+            rejoin: false,
             wrong_clocks: false,
             count_bytes: false,
             most_steps: u64::MAX,

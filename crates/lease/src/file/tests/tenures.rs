@@ -34,6 +34,19 @@ fn a_tenure_from_beginning_to_end() {
 }
 
 #[test]
+fn who_looks_creates_no_directory() {
+    let scratch = Scratch::new();
+    let root = scratch.path.join("not/there");
+    let store = FileStore::look(&root).unwrap();
+    assert_eq!(store.disk.read(&name()), Ok(None));
+    assert!(store.watch(&name()).is_none());
+    assert_eq!(store.disk.release(&release(1, 1)), Ok(Released::Refused));
+    assert!(!scratch.path.join("not").exists());
+    won(store.disk.take_at_once(&acquire(1)));
+    assert_eq!(list(&root).unwrap().len(), 2, "the lease, and the place where it was prepared");
+}
+
+#[test]
 fn versions_never_recur() {
     let scratch = Scratch::new();
     let disk = scratch.disk();

@@ -1,5 +1,7 @@
 use serde_json::json;
 
+use tenure_lease::Owner;
+
 use super::*;
 
 fn object(value: serde_json::Value) -> LeaseObject {

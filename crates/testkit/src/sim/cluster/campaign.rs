@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tenure_cluster::downing::Strategy;
 use tenure_cluster::{MembershipSettings, Status};
 
 use super::{Sim, SimSettings, Violation, Weather};
@@ -76,6 +77,8 @@ pub struct Plan {
     pub faults_for: Duration,
     /// The timing of every node.
     pub membership: MembershipSettings,
+    /// How splits are settled; if by nothing, an operator declares the dead down.
+    pub downing: Option<Strategy>,
     /// Whether to write a trace.
     pub trace: bool,
 }
@@ -103,8 +106,18 @@ impl Plan {
             faults: faults.collect(),
             faults_for: Duration::from_secs(random.within(60..121)),
             membership,
+            downing: None,
             trace: false,
         }
+    }
+
+    /// The same with a resolver. Nobody runs twice and no operator interferes; whoever is declared
+    /// down starts anew.
+    pub fn with_downing(seed: u64, nodes: usize, strategy: Strategy) -> Self {
+        let mut plan = Self::of(seed, nodes);
+        plan.faults.retain(|fault| !matches!(fault, Fault::Clone | Fault::Down));
+        plan.downing = Some(strategy);
+        plan
     }
 
     fn has(&self, fault: Fault) -> bool {
@@ -135,6 +148,8 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
         membership: plan.membership.clone(),
         wrong_clocks: plan.has(Fault::Clocks),
         trace: plan.trace,
+        rejoin: plan.downing.is_some(),
+        downing: plan.downing.clone(),
         most_steps: MOST_STEPS,
         ..SimSettings::nodes(plan.nodes)
     };
@@ -397,9 +412,11 @@ impl Campaign<'_> {
                 sim.start(dead);
             }
             // An operator looks every other second, at whatever node.
-            let by = self.any(self.plan.nodes);
-            for node in 0..self.plan.nodes {
-                sim.down_dead(by, node);
+            if self.plan.downing.is_none() {
+                let by = self.any(self.plan.nodes);
+                for node in 0..self.plan.nodes {
+                    sim.down_dead(by, node);
+                }
             }
             self.pass(sim, Duration::from_secs(2));
         }

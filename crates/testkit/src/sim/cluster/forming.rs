@@ -23,7 +23,8 @@ impl Sim {
                 match self.store.acquire(&process.node, self.now) {
                     Some(term) => {
                         process.formation.won(term, note);
-                        process.lease = Lease::Held { term, renewed: local, next: local + ttl / 3 };
+                        let next = local + ttl / 3;
+                        process.lease = Lease::Held { term, renewed: local, next };
                     }
                     None => process.formation.read(note),
                 }
@@ -76,15 +77,14 @@ impl Sim {
                 self.invariants.formed(self.now, term, &self.truth);
                 self.meet("cluster formed");
             }
+            FormationEffect::FormUnguarded => {} // Here there is always a lease.
             FormationEffect::WriteNote(note) => {
                 process.note = Some(note);
                 if let Lease::Held { next, .. } = &mut process.lease {
                     *next = local;
                 }
             }
-            FormationEffect::GiveWay(cluster) => {
-                process.membership.give_way(cluster);
-            }
+            FormationEffect::Meet(contacts) => process.membership.meet(&contacts),
         }
     }
 }

@@ -4,6 +4,7 @@ mod clusters_are_formed_once;
 mod equal_digests_say_the_same;
 mod nobody_moves_during_a_split;
 mod nobody_out_without_cause;
+mod one_side_survives;
 mod removed_stays_removed;
 mod status_only_rises;
 mod up_is_known_to_all;
@@ -107,6 +108,7 @@ impl Invariants {
             ("a status only rises", self.status_only_rises.check(looked)),
             ("equal digests say the same", equal_digests_say_the_same::check(truth, looked)),
             ("up-numbers are unique", up_numbers_are_unique::check(truth, looked)),
+            ("one side survives", one_side_survives::check(looked)),
         ];
         self.report(at, found);
     }

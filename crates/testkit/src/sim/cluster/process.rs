@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use tenure_cluster::formation::{Formation, FormationNote};
 use tenure_cluster::message::Control;
+use tenure_cluster::resolver::Resolver;
 use tenure_cluster::{Membership, Node};
 use tenure_lease::Moment;
 
@@ -25,6 +26,9 @@ pub(super) struct Process {
     /// What arrived while it stood still.
     pub(super) inbox: VecDeque<(Node, Control)>,
     pub(super) lease: Lease,
+    pub(super) resolver: Option<Resolver>,
+    /// The last request to the resolver's store that was answered, or given up.
+    pub(super) answered: u64,
     /// What is to be written into the record.
     pub(super) note: Option<FormationNote>,
 }
@@ -48,8 +52,10 @@ impl Lease {
 
 impl Process {
     /// When it has something to do, by its own clock.
-    pub(super) fn next_wake(&self) -> Moment {
-        self.membership.next_wake().min(self.formation.next_wake()).min(self.lease.next())
+    pub(super) fn next_wake(&self, local: Moment) -> Moment {
+        let resolver = self.resolver.as_ref().map_or(Moment::NEVER, |it| it.next_wake(local));
+        let membership = self.membership.next_wake();
+        membership.min(self.formation.next_wake()).min(self.lease.next()).min(resolver)
     }
 }
 

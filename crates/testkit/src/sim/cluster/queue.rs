@@ -7,6 +7,8 @@ use tenure_cluster::message::Control;
 use tenure_cluster::{Incarnation, Node};
 use tenure_lease::Moment;
 
+use super::arbitration::{Reply, Request};
+
 /// What is to happen, in the order of time; at one time, in the order in which it was asked for.
 #[derive(Default)]
 pub(super) struct Queue {
@@ -21,8 +23,31 @@ pub(super) struct Step {
 }
 
 pub(super) enum What {
-    Deliver { place: usize, to: Option<Incarnation>, from: Node, message: Control },
-    Wake { place: usize, process: u64, at: Moment },
+    Deliver {
+        place: usize,
+        to: Option<Incarnation>,
+        from: Node,
+        message: Control,
+    },
+    Wake {
+        place: usize,
+        process: u64,
+        at: Moment,
+    },
+    /// A request reaches the store.
+    Apply {
+        place: usize,
+        process: u64,
+        flight: u64,
+        request: Request,
+    },
+    /// Its answer reaches the process, or the process gives up.
+    Answer {
+        place: usize,
+        process: u64,
+        flight: u64,
+        reply: Reply,
+    },
 }
 
 impl Queue {

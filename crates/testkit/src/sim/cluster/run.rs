@@ -26,6 +26,12 @@ impl Sim {
                     self.deliver(place, to, from, message);
                 }
                 What::Wake { place, process, at } => self.wake(place, process, at),
+                What::Apply { place, process, flight, request } => {
+                    self.apply(place, process, flight, request);
+                }
+                What::Answer { place, process, flight, reply } => {
+                    self.answer(place, process, flight, reply);
+                }
             }
         }
         self.now = end;
@@ -99,6 +105,11 @@ impl Sim {
         process.wake_at = Moment::NEVER;
         let local = process.clock.read(self.now);
         process.membership.poll(local);
+        let id = process.id;
+        if self.places[place].store {
+            self.arbitration.renew(id, self.now);
+        }
+        let process = &mut self.places[place].processes[which];
         if process.lease.next() <= local {
             self.tend_lease(place, which, local);
         }
@@ -113,10 +124,11 @@ impl Sim {
             process.cluster = process.membership.cluster().or(process.cluster);
             let effects: Vec<Effect> = process.membership.effects().collect();
             let formation = process.formation.poll(&process.membership, local);
-            if effects.is_empty() && formation.is_empty() {
+            let node = process.node.clone();
+            let resolved = self.resolve(place, which, local);
+            if effects.is_empty() && formation.is_empty() && !resolved {
                 break;
             }
-            let node = process.node.clone();
             let mut ended = None;
             for effect in effects {
                 match effect {
@@ -156,8 +168,8 @@ impl Sim {
         }
         let (name, again) = match ending {
             Ending::Left => ("left", false),
-            Ending::Downed => ("downed", false),
-            Ending::Removed => ("removed", false),
+            Ending::Downed => ("downed", self.settings.rejoin),
+            Ending::Removed => ("removed", self.settings.rejoin),
             Ending::Refused(_) => ("refused", false),
             Ending::LostWhileJoining => ("lost while joining", true),
             Ending::OtherCluster(_) => ("gave way to a newer cluster", true),
@@ -210,6 +222,12 @@ impl Sim {
             let place = &self.places[*self.by_address.get(&node.address)?];
             place.processes.iter().find(|process| process.node == *node)?.membership.view()
         };
+        // Beyond a cut it may have become a full member; whoever gives it up has not heard of that.
+        if let Event::Downed(node) = &event
+            && view.member(node).is_some_and(|member| member.up_number == 0)
+        {
+            self.truth.change(node, |facts| facts.downed = true);
+        }
         let told = Told {
             process: process.id,
             who,
@@ -231,7 +249,8 @@ impl Sim {
 
     pub(super) fn set_timer(&mut self, place: usize, which: usize) {
         let process = &mut self.places[place].processes[which];
-        let local = process.next_wake();
+        let local = process.clock.read(self.now);
+        let local = process.next_wake(local);
         if process.paused || local == Moment::NEVER {
             return;
         }

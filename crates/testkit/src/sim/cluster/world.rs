@@ -3,9 +3,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_cluster::formation::Formation;
+use tenure_cluster::resolver::{Resolver, ResolverSettings};
 use tenure_cluster::{Address, Incarnation, Membership, Node, Roles, Status, View};
 use tenure_lease::Moment;
 
+use super::arbitration::Arbitration;
 use super::invariants::{Invariants, Violation};
 use super::network::Network;
 use super::process::{Lease, Process};
@@ -25,6 +27,7 @@ pub struct Sim {
     pub(super) by_address: BTreeMap<Address, usize>,
     pub(super) network: Network,
     pub(super) store: Store,
+    pub(super) arbitration: Arbitration,
     pub(super) queue: Queue,
     pub(super) truth: Truth,
     pub(super) invariants: Invariants,
@@ -46,6 +49,8 @@ pub(super) struct Place {
     pub(super) store: bool,
     /// Whether a process that gave way is started anew.
     pub(super) restarts: bool,
+    /// How many requests to the resolver's store there were.
+    pub(super) flights: u64,
 }
 
 impl Sim {
@@ -57,6 +62,7 @@ impl Sim {
                 processes: Vec::new(),
                 store: true,
                 restarts: true,
+                flights: 0,
             })
             .collect();
         let by_address = places.iter().enumerate().map(|(i, place)| (place.address.clone(), i));
@@ -67,6 +73,7 @@ impl Sim {
             now: Moment::ZERO + Duration::from_secs(1),
             network: Network::new(),
             store: Store::new(settings.formation_ttl),
+            arbitration: Arbitration::default(),
             queue: Queue::default(),
             truth: Truth::default(),
             invariants: Invariants::default(),
@@ -107,8 +114,12 @@ impl Sim {
             self.settings.membership.clone(),
             self.random.next(),
         );
-        let mut formation = Formation::new(self.settings.formation_ttl);
+        let mut formation = Formation::by_lease(self.settings.formation_ttl);
         formation.discovered(Vec::new());
+        let resolver = self.settings.downing.clone().map(|strategy| {
+            let (timing, rules) = (ResolverSettings::default(), self.settings.membership.clone());
+            Resolver::new(strategy, timing, rules, self.random.next())
+        });
         self.truth.born(&node);
         self.note(|| format!("{node} starts"));
         let jitter = self.random.up_to(Duration::from_millis(100));
@@ -124,6 +135,8 @@ impl Sim {
             inbox: VecDeque::new(),
             note: None,
             lease: Lease::Contending { next: local + jitter },
+            resolver,
+            answered: 0,
         });
         let which = self.places[index].processes.len() - 1;
         self.settle(index, which);

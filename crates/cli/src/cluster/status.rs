@@ -1,0 +1,152 @@
+//! A cluster as people and scripts see it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use tenure_cluster::{Node, Status as Member, View};
+
+/// What `--json` prints; its shape is stable. Nodes are `host:port#incarnation`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Status {
+    /// The name of the cluster.
+    cluster: String,
+    /// Its id; `null` while this node is in none.
+    id: Option<u64>,
+    /// This node, and what people call it.
+    node: String,
+    name: String,
+    leader: Option<String>,
+    oldest: Option<String>,
+    /// Whether every member that is not down is known to see exactly this.
+    converged: bool,
+    /// Who is.
+    seen_by: Vec<String>,
+    members: Vec<MemberStatus>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct MemberStatus {
+    node: String,
+    status: Member,
+    /// The order in which members became full ones; 0 until then.
+    up_number: u64,
+    roles: Vec<String>,
+    /// Who cannot reach it.
+    unreachable_from: Vec<String>,
+}
+
+impl Status {
+    pub(crate) fn new(
+        cluster: &str,
+        name: &str,
+        me: &Node,
+        view: &View,
+        seen: &BTreeSet<Node>,
+    ) -> Self {
+        let mut observers: BTreeMap<&Node, Vec<String>> = BTreeMap::new();
+        for (observer, subject) in view.observations() {
+            observers.entry(subject).or_default().push(observer.to_string());
+        }
+        let members = view.members().map(|(node, member)| MemberStatus {
+            node: node.to_string(),
+            status: member.status,
+            up_number: member.up_number,
+            roles: member.roles.iter().map(ToString::to_string).collect(),
+            unreachable_from: observers.remove(node).unwrap_or_default(),
+        });
+        let members: Vec<_> = members.collect();
+        let mut counted = view.members().filter(|(_, member)| member.status < Member::Down);
+        Self {
+            cluster: cluster.into(),
+            id: Some(view.cluster()).filter(|_| !members.is_empty()),
+            node: me.to_string(),
+            name: name.into(),
+            leader: view.leader().map(ToString::to_string),
+            oldest: view.oldest(None).map(ToString::to_string),
+            converged: !members.is_empty() && counted.all(|(node, _)| seen.contains(node)),
+            seen_by: seen.iter().map(ToString::to_string).collect(),
+            members,
+        }
+    }
+
+    /// Those whose part it is to have seen it, and who are not known to have.
+    fn unseen(&self) -> Vec<&str> {
+        let counted = self.members.iter().filter(|member| member.status < Member::Down);
+        counted
+            .filter(|member| !self.seen_by.contains(&member.node))
+            .map(|member| address(&member.node))
+            .collect()
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let or_nobody =
+            |node: &Option<String>| node.as_deref().map_or("nobody", address).to_owned();
+        match self.id {
+            Some(id) => writeln!(f, "cluster    {}, id {id}", self.cluster)?,
+            None => writeln!(f, "cluster    {}: in none yet, looking for it", self.cluster)?,
+        }
+        write!(f, "this node  {}, {}", self.name, self.node)?;
+        if self.members.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "\nleader     {}", or_nobody(&self.leader))?;
+        writeln!(f, "oldest     {}", or_nobody(&self.oldest))?;
+        match &self.unseen()[..] {
+            [] => writeln!(f, "converged  yes: all members see the same")?,
+            some => writeln!(f, "converged  no: not known to see the same: {}", list(some))?,
+        }
+        let heading = ["MEMBER", "INCARNATION", "STATUS", "UP", "ROLES", "REACHABLE"];
+        let mut rows = vec![heading.map(str::to_owned)];
+        rows.extend(self.members.iter().map(MemberStatus::row));
+        table(f, &rows)
+    }
+}
+
+impl MemberStatus {
+    fn row(&self) -> [String; 6] {
+        let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+        let from: Vec<&str> = self.unreachable_from.iter().map(|node| address(node)).collect();
+        let reachable = match &from[..] {
+            [] if self.status == Member::Down => "-".to_owned(),
+            [] => "yes".to_owned(),
+            some => format!("no, not from {}", list(some)),
+        };
+        let incarnation = self.node.split_once('#').map_or("", |(_, incarnation)| incarnation);
+        let up = if self.up_number == 0 { String::new() } else { self.up_number.to_string() };
+        [
+            address(&self.node).to_owned(),
+            incarnation.to_owned(),
+            self.status.to_string(),
+            or_dash(up),
+            or_dash(self.roles.join(",")),
+            reachable,
+        ]
+    }
+}
+
+fn table(f: &mut fmt::Formatter<'_>, rows: &[[String; 6]]) -> fmt::Result {
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..6).map(width).collect();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        write!(f, "\n{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+fn address(node: &str) -> &str {
+    node.split_once('#').map_or(node, |(address, _)| address)
+}
+
+/// A few of them, and how many more.
+fn list(nodes: &[&str]) -> String {
+    let (shown, more) = nodes.split_at(nodes.len().min(SHOWN));
+    let shown = shown.join(", ");
+    if more.is_empty() { shown } else { format!("{shown} and {} more", more.len()) }
+}
+
+const SHOWN: usize = 5;

@@ -1,0 +1,212 @@
+//! The door for `tenure cluster`: a socket that only this user, and root, can reach.
+//!
+//! One line of JSON for each request, one for each answer (see [`crate::cluster::Request`]). Drives:
+//! it listens, and waits with a deadline.
+#![allow(clippy::disallowed_methods)]
+
+use std::ffi::OsString;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream as Probe;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_cluster::{Cluster, Node, Status as Member, View};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::cluster::{Answer, Change, Changed, REQUEST_MAX, Request, Status};
+use crate::exit::Failure;
+
+/// The socket; gone when this is dropped.
+pub(super) struct Admin {
+    path: PathBuf,
+    listener: UnixListener,
+    owner: u32,
+    /// Held for as long as the socket is used: the kernel lets go of it when the process dies, so
+    /// of two processes that find the socket of a dead one, one replaces it.
+    _lock: File,
+}
+
+impl Admin {
+    pub(super) fn bind(path: &Path) -> Result<Self, Failure> {
+        let failed =
+            |error: &io::Error| Failure::system(&format!("admin {}", path.display()), error);
+        let lock = lock(path).map_err(|error| failed(&error))?;
+        let Some(lock) = lock else { return Err(in_use(path)) };
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(&error)),
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(Failure::usage(format!(
+                    "admin {}: there is a file that is no socket; choose another path",
+                    path.display()
+                )));
+            }
+            Ok(_) if Probe::connect(path).is_ok() => return Err(in_use(path)),
+            // Left by a process that was killed.
+            Ok(_) => fs::remove_file(path).map_err(|error| failed(&error))?,
+        }
+        let listener = UnixListener::bind(path).map_err(|error| failed(&error))?;
+        fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(|error| failed(&error))?;
+        let owner = fs::metadata(path).map_err(|error| failed(&error))?.uid();
+        Ok(Self { path: path.into(), listener, owner, _lock: lock })
+    }
+
+    /// Answers for as long as it is polled.
+    pub(super) async fn serve(&self, cluster: &Cluster, name: &str, cluster_name: &str) {
+        let about = Arc::new(About {
+            cluster: cluster.clone(),
+            name: name.into(),
+            cluster_name: cluster_name.into(),
+        });
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        loop {
+            // Never closed; and a crowd waits in the kernel's queue, which is bounded, too.
+            let place = places.clone().acquire_owned().await.ok();
+            match self.listener.accept().await {
+                // Somebody may have come before the permissions were set.
+                Ok((stream, _)) if self.may(&stream) => {
+                    let about = about.clone();
+                    tokio::spawn(async move {
+                        let _place = place;
+                        // Whoever hung up does not want an answer.
+                        let _ = about.converse(stream).await;
+                    });
+                }
+                Ok(_) => tracing::warn!("another user tried the admin socket"),
+                Err(error) => {
+                    tracing::warn!("admin socket: {error}");
+                    tokio::time::sleep(AFTER_ERROR).await;
+                }
+            }
+        }
+    }
+
+    fn may(&self, stream: &UnixStream) -> bool {
+        stream.peer_cred().is_ok_and(|peer| peer.uid() == self.owner || peer.uid() == 0)
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// What it takes to answer.
+struct About {
+    cluster: Cluster,
+    name: String,
+    cluster_name: String,
+}
+
+impl About {
+    async fn converse(&self, mut stream: UnixStream) -> io::Result<()> {
+        let (reading, mut writing) = stream.split();
+        let mut reading = BufReader::new(reading);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let mut bounded = (&mut reading).take(REQUEST_MAX + 1);
+            match timeout(PATIENCE, bounded.read_until(b'\n', &mut line)).await {
+                Ok(Ok(0)) | Err(_) => return Ok(()),
+                Ok(outcome) => outcome?,
+            };
+            let whole = line.last() == Some(&b'\n');
+            let answer = match serde_json::from_slice(&line) {
+                _ if !whole => {
+                    Answer::Refused(format!("a request is one line of at most {REQUEST_MAX} bytes"))
+                }
+                Ok(request) => self.answer(request).await,
+                Err(error) => Answer::Refused(format!("not a request: {error}")),
+            };
+            let mut text = serde_json::to_vec(&answer)?;
+            text.push(b'\n');
+            timeout(PATIENCE, writing.write_all(&text)).await??;
+            if !whole {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn answer(&self, request: Request) -> Answer {
+        let cluster = &self.cluster;
+        match request {
+            Request::Status => {
+                let (view, seen) = cluster.seen();
+                let me = cluster.me();
+                Answer::Status(Status::new(&self.cluster_name, &self.name, &me, &view, &seen))
+            }
+            Request::Leave { node: None } => {
+                let leaver = cluster.clone();
+                tokio::spawn(async move { leaver.leave().await });
+                changed(Change::Leaving, &cluster.me())
+            }
+            Request::Leave { node: Some(text) } => match find(&cluster.view(), &text) {
+                Ok(node) => {
+                    cluster.ask_to_leave(&node).await;
+                    changed(Change::Leaving, &node)
+                }
+                Err(why) => Answer::Refused(why),
+            },
+            Request::Down { node } => match find(&cluster.view(), &node) {
+                Ok(node) => {
+                    cluster.down(&node).await;
+                    changed(Change::Down, &node)
+                }
+                Err(why) => Answer::Refused(why),
+            },
+        }
+    }
+}
+
+fn changed(change: Change, node: &Node) -> Answer {
+    Answer::Changed(Changed { change, node: node.to_string() })
+}
+
+/// The member with this address, or with this address and incarnation.
+fn find(view: &View, text: &str) -> Result<Node, String> {
+    let alive = view.members().filter(|(_, member)| member.status < Member::Down);
+    let found: Vec<&Node> = alive
+        .map(|(node, _)| node)
+        .filter(|node| node.address.as_str() == text || node.to_string() == text)
+        .collect();
+    match found[..] {
+        [node] => Ok(node.clone()),
+        [] => Err(format!("{text:?} is no member; name one as `tenure cluster status` shows it")),
+        _ => {
+            let all: Vec<String> = found.iter().map(ToString::to_string).collect();
+            Err(format!("which of them: {}?", all.join(", ")))
+        }
+    }
+}
+
+/// `None` if another process has it.
+fn lock(path: &Path) -> io::Result<Option<File>> {
+    let mut name = OsString::from(path);
+    name.push(".lock");
+    let file = File::options().create(true).truncate(false).write(true).open(name)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(fs::TryLockError::WouldBlock) => Ok(None),
+        Err(fs::TryLockError::Error(error)) => Err(error),
+    }
+}
+
+fn in_use(path: &Path) -> Failure {
+    Failure::usage(format!(
+        "admin {}: a running process listens there; each node needs a path of its own",
+        path.display()
+    ))
+}
+
+/// How many may ask at the same time.
+const CONNECTIONS: usize = 16;
+/// How long to wait for a request, and for an answer to be taken.
+const PATIENCE: Duration = Duration::from_secs(10);
+const AFTER_ERROR: Duration = Duration::from_millis(200);

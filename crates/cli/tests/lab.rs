@@ -1,0 +1,251 @@
+//! Five nodes in network namespaces: cut, muted, lossy, stopped, killed.
+//!
+//! What must hold each time: who is lost is seen; nobody is put out, and nobody changes identity;
+//! and when the trouble is over, all are together again without anybody's help.
+#![cfg(all(target_os = "linux", feature = "cluster"))]
+#![allow(clippy::disallowed_methods)]
+
+mod common;
+mod nodes;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::*;
+use nodes::*;
+
+/// Five nodes, each in a place of its own. Its fields are dropped in their order.
+struct Lab {
+    nodes: Nodes,
+    net: Net,
+}
+
+/// The places, taken away at the end.
+struct Net(String);
+
+impl Net {
+    fn new(name: &str) -> Self {
+        let prefix =
+            std::env::var("TENURE_LAB").unwrap_or_else(|_| format!("lab{}", std::process::id()));
+        script(&["can"]);
+        let net = Self(format!("{prefix}{name}"));
+        net.tell("up", &["5"]);
+        net
+    }
+
+    fn tell(&self, command: &str, arguments: &[&str]) -> String {
+        script(&[&[command, &self.0], arguments].concat())
+    }
+
+    fn cut(&self, one: &str, other: &str) {
+        self.tell("cut", &[one, other]);
+    }
+
+    fn heal(&self) {
+        self.tell("heal", &[]);
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        let _ = lab(&["down", &self.0]).status();
+    }
+}
+
+fn lab(arguments: &[&str]) -> Command {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/lab");
+    let mut command = Command::new(script);
+    command.args(arguments);
+    command
+}
+
+fn script(arguments: &[&str]) -> String {
+    let done = lab(arguments).output().unwrap();
+    assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+impl Lab {
+    /// With a formation lease in a directory that all share.
+    fn with_lease(name: &str) -> Self {
+        Self::new(name, Nodes::with_lease)
+    }
+
+    /// Without a store: the first of the seeds forms the cluster.
+    fn with_seeds(name: &str) -> Self {
+        Self::new(name, |name, addresses, _| {
+            let seeds = format!("discover = {:?}\nseed_patience = \"2s\"", &addresses[..3]);
+            Nodes::new(name, addresses, &seeds)
+        })
+    }
+
+    fn new(name: &str, nodes: impl Fn(&str, Vec<String>, &str) -> Nodes) -> Self {
+        let net = Net::new(name);
+        let addresses = (1..=5).map(at).collect();
+        let mut nodes = nodes(&format!("lab-{name}"), addresses, "");
+        for index in 0..5 {
+            let place = format!("{}-{}", net.0, index + 1);
+            nodes.inside[index] = ["ip", "netns", "exec", &place].map(str::to_owned).into();
+        }
+        nodes.start_all();
+        let (_, took) = nodes.formed(5, SOON);
+        println!("{name}: five nodes are one cluster after {took:?}");
+        Self { nodes, net }
+    }
+
+    /// What must not change, whatever the network does.
+    fn identity(&self) -> (Option<u64>, BTreeSet<String>) {
+        let status = until("a status", SOON, || self.nodes.status(1));
+        (status.id(), status.names())
+    }
+
+    /// Watches for a while that everybody still believes in everybody.
+    fn nobody_changes_for(&self, watched: &[usize], time: Duration) {
+        let (id, names) = self.identity();
+        let start = Instant::now();
+        while start.elapsed() < time {
+            for index in watched {
+                let Some(status) = self.nodes.status(*index) else { continue };
+                assert_eq!((status.id(), status.names()), (id, names.clone()), "{status:?}");
+                assert!(status.members().iter().all(|member| member["status"] == "up"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// After the trouble: together again, and the same as before.
+    fn together_again(&self, before: &(Option<u64>, BTreeSet<String>)) -> Duration {
+        let (id, took) = self.nodes.formed(5, HEALED);
+        assert_eq!((Some(id), &self.identity().1), (before.0, &before.1));
+        took
+    }
+}
+
+/// Where the node of this place, counted from 1, is reached.
+fn at(place: u8) -> String {
+    format!("10.99.0.{place}:7400")
+}
+
+fn places(places: &[u8]) -> BTreeSet<String> {
+    places.iter().copied().map(at).collect()
+}
+
+fn split_and_heal(name: &str, lab: &Lab) {
+    let before = lab.identity();
+    lab.net.cut("1,2", "3,4,5");
+    let start = Instant::now();
+    lab.nodes.these(&[0, 1], "the smaller side to miss the other", DETECTED, |status| {
+        status.lost() == places(&[3, 4, 5])
+    });
+    lab.nodes.these(&[2, 3, 4], "the larger side to miss the other", DETECTED, |status| {
+        status.lost() == places(&[1, 2])
+    });
+    println!("{name}: both sides miss each other after {:?}", start.elapsed());
+    lab.nobody_changes_for(&[0, 1, 2, 3, 4], Duration::from_secs(4));
+    lab.net.heal();
+    println!("{name}: together again after {:?}", lab.together_again(&before));
+}
+
+#[test]
+#[ignore = "needs root and nft: scripts/lab test"]
+fn a_cut_heals() {
+    split_and_heal("cut 2|3", &Lab::with_lease("cut"));
+}
+
+#[test]
+#[ignore = "needs root and nft: scripts/lab test"]
+fn a_cut_heals_without_a_store() {
+    split_and_heal("cut 2|3, seeds", &Lab::with_seeds("seeds"));
+}
+
+#[test]
+#[ignore = "needs root and nft: scripts/lab test"]
+fn a_node_that_nobody_hears_is_missed_and_comes_back() {
+    let lab = Lab::with_lease("mute");
+    let before = lab.identity();
+    lab.net.tell("mute", &["1", "2,3,4,5"]);
+    let took = lab.nodes.these(&[1, 2, 3, 4], "the muted one to be missed", DETECTED, |status| {
+        status.lost() == places(&[1])
+    });
+    println!("one way: missed after {took:?}");
+    lab.nobody_changes_for(&[0, 1, 2, 3, 4], Duration::from_secs(3));
+    lab.net.heal();
+    println!("one way: together again after {:?}", lab.together_again(&before));
+}
+
+#[test]
+#[ignore = "needs root and nft: scripts/lab test"]
+fn one_cut_link_is_seen_as_what_it_is() {
+    let lab = Lab::with_lease("link");
+    let before = lab.identity();
+    lab.net.cut("2", "4");
+    let both = BTreeSet::from([(at(2), at(4)), (at(4), at(2))]);
+    let took = lab
+        .nodes
+        .all("everybody to know of the link", DETECTED, |status| status.unreachable() == both);
+    println!("one link: everybody knows after {took:?}");
+    lab.nobody_changes_for(&[0, 1, 2, 3, 4], Duration::from_secs(3));
+    lab.nodes.all("nothing else", HEALED, |status| status.unreachable() == both);
+    lab.net.heal();
+    println!("one link: together again after {:?}", lab.together_again(&before));
+}
+
+#[test]
+#[ignore = "needs root and nft: scripts/lab test"]
+fn a_network_that_loses_a_third_puts_nobody_out() {
+    let lab = Lab::with_lease("loss");
+    let before = lab.identity();
+    lab.net.tell("loss", &["30"]);
+    lab.nobody_changes_for(&[0, 1, 2, 3, 4], Duration::from_secs(15));
+    let lost: usize = lab.net.tell("lost", &[]).trim().parse().unwrap();
+    assert!(lost > 50, "only {lost} packets were lost");
+    let missed: usize = (0..5).map(|node| lab.nodes.logged(node, "is unreachable")).sum();
+    lab.net.heal();
+    let took = lab.together_again(&before);
+    println!("30 % loss for 15 s: {lost} packets, missed {missed} times, whole after {took:?}");
+}
+
+#[test]
+#[ignore = "needs root and nft: scripts/lab test"]
+fn a_node_that_was_stopped_goes_on() {
+    let mut lab = Lab::with_lease("stop");
+    let before = lab.identity();
+    // The leader, which also keeps the formation lease.
+    lab.nodes.process(0).signal(libc::SIGSTOP);
+    let stopped = Instant::now();
+    let took = lab.nodes.these(&[1, 2, 3, 4], "the stopped one to be missed", DETECTED, |status| {
+        status.lost() == places(&[1])
+    });
+    println!("SIGSTOP: missed after {took:?}");
+    lab.nobody_changes_for(
+        &[1, 2, 3, 4],
+        Duration::from_secs(10).saturating_sub(stopped.elapsed()),
+    );
+    lab.nodes.process(0).signal(libc::SIGCONT);
+    println!("SIGSTOP for 10 s: together again after {:?}", lab.together_again(&before));
+}
+
+#[test]
+#[ignore = "needs root and nft: scripts/lab test"]
+fn a_node_that_was_killed_joins_again() {
+    let mut lab = Lab::with_lease("kill");
+    let (id, before) = lab.identity();
+    lab.nodes.kill(3);
+    let took = lab
+        .nodes
+        .all("the dead one to be missed", DETECTED, |status| status.lost() == places(&[4]));
+    println!("kill -9: missed after {took:?}");
+    lab.nodes.start(3);
+    let (again, took) = lab.nodes.formed(5, HEALED);
+    println!("kill -9 and restart: together again after {took:?}");
+    assert_eq!(Some(again), id);
+    let now = lab.identity().1;
+    assert_eq!(now.intersection(&before).count(), 4, "one has a new incarnation: {now:?}");
+}
+
+/// By default 4.6 s after the last sign of life; the rest is for a busy machine.
+const DETECTED: Duration = Duration::from_secs(20);
+/// A link is tried again every second, a handshake and some gossip follow.
+const HEALED: Duration = Duration::from_secs(20);

@@ -1,0 +1,237 @@
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{broadcast, mpsc, watch};
+
+use crate::Node;
+use crate::driver::{self, Command, Started};
+use crate::membership::{Ending, Event};
+use crate::messaging::Messaging;
+use crate::settings::{Settings, SettingsError};
+use crate::transport::{IdentityError, TransportError};
+use crate::view::View;
+
+/// This process's place in a cluster. Clones share it; when the last one is dropped, the node
+/// leaves in the background.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    commands: mpsc::Sender<Command>,
+    state: watch::Receiver<State>,
+    events: broadcast::Sender<Event>,
+    hooks: Hooks,
+    messaging: Arc<Messaging>,
+}
+
+/// What the driver publishes.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    pub(crate) me: Node,
+    pub(crate) view: Option<Arc<View>>,
+    /// Who believes exactly this view.
+    pub(crate) seen: Arc<BTreeSet<Node>>,
+    pub(crate) up: bool,
+    pub(crate) ended: Option<End>,
+}
+
+impl State {
+    /// Of a node that is in no cluster yet.
+    pub(crate) fn outside(me: Node) -> Self {
+        Self { me, view: None, seen: Arc::default(), up: false, ended: None }
+    }
+}
+
+/// How it ended.
+#[derive(Clone, Debug)]
+pub(crate) enum End {
+    Membership(Ending),
+    Failed(Arc<str>),
+}
+
+/// What to do before this node leaves.
+#[derive(Clone, Default)]
+pub(crate) struct Hooks(Arc<Mutex<Vec<Hook>>>);
+
+type Hook = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+
+impl Cluster {
+    /// Joins the cluster, or forms it. Returns when this node is a full member.
+    ///
+    /// That takes as long as it takes: a cluster in which somebody is unreachable lets nobody
+    /// become a full member. Dropping the future gives up.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tenure_cluster::{Cluster, Settings};
+    /// let store = tenure_lease::open("file:./leases").await?;
+    /// let settings = Settings::new("shop")
+    ///     .address("127.0.0.1:7400".parse()?)
+    ///     .identity("certs/")
+    ///     .formation(store.lease("shop.formation"));
+    /// let cluster = Cluster::join(settings).await?;
+    /// println!("{} members", cluster.view().members().len());
+    /// cluster.leave().await;
+    /// # Ok(()) }
+    /// ```
+    pub async fn join(settings: Settings) -> Result<Self, JoinError> {
+        let cluster = Self::start(settings)?;
+        cluster.up().await?;
+        Ok(cluster)
+    }
+
+    /// Begins to join, and returns at once, to be asked meanwhile how far it has come: for a program
+    /// that shows it. See [`up`](Self::up).
+    pub fn start(settings: Settings) -> Result<Self, JoinError> {
+        settings.check()?;
+        let hooks = Hooks::default();
+        let Started { commands, state, events, messaging } =
+            driver::start(settings, hooks.clone())?;
+        let shared = Shared { commands, state, events, hooks, messaging };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Waits until this node is a full member.
+    pub async fn up(&self) -> Result<(), JoinError> {
+        let mut state = self.shared.state.clone();
+        let settled = state.wait_for(|state| state.up || state.ended.is_some()).await;
+        let ended =
+            settled.map_or(Some(End::Failed("its thread ended".into())), |s| s.ended.clone());
+        match ended {
+            None => Ok(()),
+            Some(End::Membership(ending)) => Err(JoinError::Ended(ending)),
+            Some(End::Failed(why)) => Err(JoinError::Failed(why.to_string())),
+        }
+    }
+
+    /// This node.
+    pub fn me(&self) -> Node {
+        self.shared.state.borrow().me.clone()
+    }
+
+    /// What this node believes now. Once it is out of the cluster, what it believed last.
+    pub fn view(&self) -> Arc<View> {
+        self.seen().0
+    }
+
+    /// What this node believes, as [`view`](Self::view), and who is known to believe exactly the
+    /// same: itself at least. When these are all members that are not down, the view is converged.
+    pub fn seen(&self) -> (Arc<View>, Arc<BTreeSet<Node>>) {
+        let state = self.shared.state.borrow();
+        let view = state.view.clone().unwrap_or_else(|| Arc::new(View::new(0)));
+        (view, state.seen.clone())
+    }
+
+    /// What happens from now on, as this node sees it.
+    pub fn events(&self) -> Events {
+        Events(self.shared.events.subscribe())
+    }
+
+    /// Leaves: tells the others, hands over what this node hosts, is gone. Returns when it is.
+    pub async fn leave(&self) {
+        let _ = self.shared.commands.send(Command::Leave).await; // Gone already is as good.
+        self.ended().await;
+    }
+
+    /// Asks another member to leave.
+    pub async fn ask_to_leave(&self, node: &Node) {
+        let _ = self.shared.commands.send(Command::AskToLeave(node.clone())).await;
+    }
+
+    /// Declares a member down. It stops as soon as it hears of it; if it cannot, make sure that it
+    /// has stopped before you say so: the others will go on without it.
+    pub async fn down(&self, node: &Node) {
+        let _ = self.shared.commands.send(Command::Down(node.clone())).await;
+    }
+
+    /// Waits until this node is out of the cluster, and says why.
+    pub async fn ended(&self) -> Ending {
+        let mut state = self.shared.state.clone();
+        let ended = state.wait_for(|state| state.ended.is_some()).await;
+        match ended.map(|state| state.ended.clone()) {
+            Ok(Some(End::Membership(ending))) => ending,
+            _ => Ending::Left,
+        }
+    }
+
+    /// What this machine could not do, if that is why this node is out of the cluster.
+    pub fn failure(&self) -> Option<String> {
+        match &self.shared.state.borrow().ended {
+            Some(End::Failed(why)) => Some(why.to_string()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn messaging(&self) -> &Arc<Messaging> {
+        &self.shared.messaging
+    }
+
+    /// Has this done when this node leaves, before it goes: whatever it hosts must have stopped, or
+    /// be somebody else's, when the future ends.
+    pub fn before_leaving<F>(&self, hand_over: impl Fn() -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let hook: Hook = Arc::new(move || Box::pin(hand_over()));
+        self.shared.hooks.0.lock().unwrap_or_else(PoisonError::into_inner).push(hook);
+    }
+}
+
+impl Hooks {
+    /// Does all of it, the last one first: what was started last stops first.
+    pub(crate) async fn run(self) {
+        let hooks = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for hook in hooks.into_iter().rev() {
+            hook().await;
+        }
+    }
+}
+
+impl std::fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hooks")
+    }
+}
+
+/// What happens in the cluster, as one node sees it.
+#[derive(Debug)]
+pub struct Events(broadcast::Receiver<Event>);
+
+impl Events {
+    /// The next one; `None` when the node is out of the cluster and everything was told.
+    ///
+    /// Whoever falls more than a thousand events behind gets [`Event::Missed`], and should look at
+    /// [`Cluster::view`].
+    pub async fn next(&mut self) -> Option<Event> {
+        match self.0.recv().await {
+            Ok(event) => Some(event),
+            Err(broadcast::error::RecvError::Lagged(count)) => Some(Event::Missed(count)),
+            Err(broadcast::error::RecvError::Closed) => None,
+        }
+    }
+}
+
+/// Why a node is in no cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// Settings that cannot work.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The port cannot be listened on, or the like.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// It was over before it began.
+    #[error("not in the cluster: {0}")]
+    Ended(Ending),
+    /// What this machine could not do.
+    #[error("not in the cluster: {0}")]
+    Failed(String),
+}

@@ -1,0 +1,162 @@
+//! Where the cores meet the world: one thread per node of a cluster, with a runtime of its own, so
+//! that nothing that users do keeps a node from answering.
+#![allow(clippy::disallowed_methods, reason = "this is where clocks, threads and chance come in")]
+
+mod arbiter;
+mod discover;
+mod formation;
+mod life;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{self, Handle};
+use tokio::sync::{broadcast, mpsc, watch};
+
+use crate::cluster::{End, Hooks, JoinError, State};
+use crate::membership::{Ending, Event};
+use crate::messaging::Messaging;
+use crate::settings::Settings;
+use crate::transport::{Handles, Identity, Local, Security, Transport};
+use crate::{Incarnation, Node};
+
+/// What users ask for.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Leave,
+    AskToLeave(Node),
+    Down(Node),
+    HandedOver,
+}
+
+/// What a node's thread works with.
+struct Driver {
+    settings: Settings,
+    security: Security,
+    hooks: Hooks,
+    /// The runtime that user code runs on.
+    data: Handle,
+    commands: mpsc::Receiver<Command>,
+    /// For what this thread tells itself.
+    own_commands: mpsc::WeakSender<Command>,
+    state: watch::Sender<State>,
+    events: broadcast::Sender<Event>,
+    messaging: Arc<Messaging>,
+}
+
+/// What users get of a node.
+pub(crate) struct Started {
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) state: watch::Receiver<State>,
+    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) messaging: Arc<Messaging>,
+}
+
+/// Starts a node's thread.
+pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinError> {
+    let failed = |what: &str, error: std::io::Error| JoinError::Failed(format!("{what}: {error}"));
+    let data = Handle::try_current()
+        .map_err(|_| JoinError::Failed("join must be called within a tokio runtime".into()))?;
+    let security = match &settings.identity {
+        Some(directory) => {
+            Security::Tls(Identity::load(directory, &settings.cluster, &settings.name)?)
+        }
+        None => Security::PlaintextWithoutAnyProtection,
+    };
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| failed("cannot start a runtime", error))?;
+    let (commands, commands_out) = mpsc::channel(COMMANDS);
+    let (events, _) = broadcast::channel(EVENTS);
+    let me = new_node(&settings);
+    let state = watch::Sender::new(State::outside(me.clone()));
+    let messaging = Arc::new(Messaging::new(
+        data.clone(),
+        state.subscribe(),
+        settings.transport.data_frame_max,
+    ));
+    let driver = Driver {
+        hooks,
+        data,
+        messaging: messaging.clone(),
+        own_commands: commands.downgrade(),
+        commands: commands_out,
+        state: state.clone(),
+        events: events.clone(),
+        security,
+        settings,
+    };
+    // The first time here, so that what is wrong with the port is told to whoever called.
+    let first = driver.bind(&me, runtime.handle())?;
+    std::thread::Builder::new()
+        .name("tenure-cluster".into())
+        .spawn(move || runtime.block_on(driver.run(me, first)))
+        .map_err(|error| failed("cannot start a thread", error))?;
+    Ok(Started { commands, state: state.subscribe(), events, messaging })
+}
+
+impl Driver {
+    /// One life after another, until one ends for good.
+    async fn run(mut self, mut me: Node, mut bound: life::Bound) {
+        loop {
+            let ending = self.live(&me, bound).await;
+            let again = match ending {
+                Ending::LostWhileJoining | Ending::OtherCluster(_) => true,
+                Ending::Downed | Ending::Removed => self.settings.rejoin,
+                Ending::Left | Ending::Refused(_) => false,
+            };
+            tracing::info!(node = %me, cluster = self.settings.cluster, again, "out of the cluster: {ending}");
+            if !again || self.commands.is_closed() {
+                return self.end(End::Membership(ending));
+            }
+            tokio::time::sleep(BETWEEN_LIVES).await;
+            me = new_node(&self.settings);
+            bound = match self.bind(&me, &Handle::current()) {
+                Ok(bound) => bound,
+                Err(error) => return self.end(End::Failed(error.to_string().into())),
+            };
+            self.state.send_modify(|state| *state = State::outside(me.clone()));
+        }
+    }
+
+    fn end(&self, end: End) {
+        self.messaging.end();
+        self.state.send_modify(|state| {
+            state.up = false;
+            state.ended = Some(end);
+        });
+    }
+
+    fn bind(&self, me: &Node, control: &Handle) -> Result<life::Bound, JoinError> {
+        let (sender, events) = mpsc::channel(TRANSPORT_EVENTS);
+        let local = Local {
+            cluster: self.settings.cluster.clone(),
+            name: self.settings.name.clone(),
+            node: me.clone(),
+        };
+        let handles = Handles { control: control.clone(), data: self.data.clone() };
+        let settings = self.settings.transport.clone();
+        let transport = Transport::bind(settings, self.security.clone(), local, handles, sender)?;
+        Ok(life::Bound { transport: Arc::new(transport), events })
+    }
+}
+
+fn new_node(settings: &Settings) -> Node {
+    Node { address: settings.address.clone(), incarnation: Incarnation(entropy()) }
+}
+
+fn entropy() -> u64 {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).expect("the operating system's randomness");
+    u64::from_le_bytes(bytes)
+}
+
+/// How many requests of users may wait.
+const COMMANDS: usize = 64;
+/// How many events a slow listener may be behind.
+const EVENTS: usize = 1024;
+/// How much may wait between the transport and the core.
+const TRANSPORT_EVENTS: usize = 1024;
+/// So that a node that is refused again and again does not spin.
+const BETWEEN_LIVES: Duration = Duration::from_millis(500);

@@ -1,0 +1,124 @@
+//! The formation lease, as the core asks for it.
+
+use std::time::Duration;
+
+use tenure_lease::{Lease, Tenure};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// What the core wants.
+#[derive(Debug)]
+pub(super) enum LeaseOrder {
+    Contend,
+    Withdraw,
+    WriteNote(Vec<u8>),
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub(super) enum LeaseNews {
+    Won { term: u64, note: Vec<u8> },
+    Read(Vec<u8>),
+    Lost,
+}
+
+/// Does what is ordered until there are no more orders; then gives the lease back.
+pub(super) async fn tend(
+    lease: Lease,
+    mut orders: mpsc::Receiver<LeaseOrder>,
+    news: mpsc::Sender<LeaseNews>,
+) {
+    while let Some(order) = orders.recv().await {
+        if !matches!(order, LeaseOrder::Contend) {
+            continue;
+        }
+        let Some(tenure) = contend(&lease, &mut orders, &news).await else { continue };
+        let won = LeaseNews::Won { term: tenure.token().term, note: tenure.note().to_vec() };
+        if news.send(won).await.is_err() || !hold(tenure, &mut orders, &news).await {
+            continue;
+        }
+        let _ = news.send(LeaseNews::Lost).await;
+    }
+}
+
+/// `None` if the core thought better of it.
+async fn contend(
+    lease: &Lease,
+    orders: &mut mpsc::Receiver<LeaseOrder>,
+    news: &mpsc::Sender<LeaseNews>,
+) -> Option<Tenure> {
+    let store = lease.store();
+    let name = lease.name().ok()?.as_str().to_owned();
+    let mut look = interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut acquire = std::pin::pin!(lease.acquire());
+    loop {
+        tokio::select! {
+            biased;
+            order = orders.recv() => match order {
+                None | Some(LeaseOrder::Withdraw) => return None,
+                Some(LeaseOrder::Contend | LeaseOrder::WriteNote(_)) => {}
+            },
+            acquired = &mut acquire => match acquired {
+                Ok(tenure) => return Some(tenure),
+                Err(error) => {
+                    tracing::error!(lease = name, "the formation lease cannot be had: {error}");
+                    let _ = news.send(LeaseNews::Lost).await;
+                    tokio::time::sleep(AFTER_ERROR).await;
+                    return None;
+                }
+            },
+            _ = look.tick() => {
+                match store.inspect(&name).await {
+                    Ok(Some(record)) => {
+                        let _ = news.send(LeaseNews::Read(record.note)).await;
+                    }
+                    Ok(None) => {}
+                    Err(error) => tracing::debug!(lease = name, "cannot be read: {error}"),
+                }
+            }
+        }
+    }
+}
+
+/// Whether it was lost, rather than given back.
+async fn hold(
+    tenure: Tenure,
+    orders: &mut mpsc::Receiver<LeaseOrder>,
+    news: &mpsc::Sender<LeaseNews>,
+) -> bool {
+    loop {
+        tokio::select! {
+            biased;
+            loss = tenure.lost() => {
+                tracing::warn!("the formation lease was lost: {loss}");
+                return true;
+            }
+            order = orders.recv() => match order {
+                None | Some(LeaseOrder::Withdraw) => {
+                    tenure.release().await;
+                    return false;
+                }
+                Some(LeaseOrder::WriteNote(note)) => {
+                    match tenure.write_note(note.clone()).await {
+                        Ok(()) => {
+                            let _ = news.send(LeaseNews::Read(note)).await;
+                        }
+                        Err(error) => {
+                            tracing::warn!("the formation lease's note was not written: {error}");
+                        }
+                    }
+                }
+                Some(LeaseOrder::Contend) => {}
+            },
+            () = news.closed() => {
+                tenure.release().await;
+                return false;
+            }
+        }
+    }
+}
+
+/// How often to look for a cluster that somebody else has formed.
+const LOOK: Duration = Duration::from_millis(500);
+const AFTER_ERROR: Duration = Duration::from_secs(1);

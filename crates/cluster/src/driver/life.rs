@@ -1,0 +1,395 @@
+//! One incarnation, from its first word to its last.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use tenure_lease::Moment;
+use tokio::sync::mpsc;
+
+use super::arbiter::{ArbiterNews, ArbiterOrder, arbitrate};
+use super::discover::Discoverer;
+use super::formation::{LeaseNews, LeaseOrder, tend};
+use super::{Command, Driver, entropy};
+use crate::Node;
+use crate::downing::Strategy;
+use crate::formation::{Formation, FormationEffect, FormationNote};
+use crate::membership::{Effect, Ending, Membership};
+use crate::message::Control;
+use crate::resolver::{Resolver, ResolverEffect};
+use crate::transport::{self, Direction, Down, Lane, Transport};
+use crate::view::{Digest, Role, Status, Verdict};
+
+/// A transport that listens.
+pub(super) struct Bound {
+    pub(super) transport: Arc<Transport>,
+    pub(super) events: mpsc::Receiver<transport::Event>,
+}
+
+struct Life<'a> {
+    driver: &'a mut Driver,
+    transport: Arc<Transport>,
+    membership: Membership,
+    formation: Formation,
+    lease: mpsc::Sender<LeaseOrder>,
+    resolver: Option<Resolver>,
+    arbiter: mpsc::Sender<ArbiterOrder>,
+    discoverer: Discoverer,
+    published: Option<(Digest, bool, usize)>,
+    /// Members that are gone, and with whom nobody should begin to talk any more.
+    removed: Vec<Node>,
+    ended: Option<Ending>,
+}
+
+impl Driver {
+    /// Lives until it is over.
+    pub(super) async fn live(&mut self, me: &Node, bound: Bound) -> Ending {
+        let settings = &self.settings;
+        let roles = settings.roles.iter().map(|role| Role::from(role.as_str())).collect();
+        let formation = match &settings.formation {
+            Some(lease) => Formation::by_lease(lease.timing().ttl),
+            None => Formation::by_seed_order(settings.seed_patience),
+        };
+        let membership = Membership::new(
+            me.clone(),
+            Arc::new(roles),
+            must_agree(settings),
+            settings.membership.clone(),
+            entropy(),
+        );
+        let (lease, orders) = mpsc::channel(ORDERS);
+        let (news_in, mut news) = mpsc::channel(ORDERS);
+        let lease_task =
+            settings.formation.clone().map(|lease| tokio::spawn(tend(lease, orders, news_in)));
+        let resolver = settings.downing.clone().map(|strategy| {
+            let (timing, rules) = (settings.resolver.clone(), settings.membership.clone());
+            Resolver::new(strategy, timing, rules, entropy())
+        });
+        let (arbiter, arbiter_orders) = mpsc::channel(ORDERS);
+        let (arbiter_news_in, mut arbiter_news) = mpsc::channel(ORDERS);
+        let arbiter_task = match (&settings.arbitration, &settings.downing) {
+            (Some(lease), Some(Strategy::LeaseMajority(strategy))) => {
+                let patience = strategy.acquire_timeout;
+                let task = arbitrate(lease.clone(), patience, arbiter_orders, arbiter_news_in);
+                Some(tokio::spawn(task))
+            }
+            _ => None,
+        };
+        let discoverer = Discoverer::new(settings.discover.clone());
+        let Bound { transport, mut events } = bound;
+        let mut life = Life {
+            driver: self,
+            transport,
+            membership,
+            formation,
+            lease,
+            resolver,
+            arbiter,
+            discoverer,
+            published: None,
+            removed: Vec::new(),
+            ended: None,
+        };
+        life.driver.messaging.attach(me.clone(), life.transport.clone());
+        loop {
+            life.settle();
+            if let Some(ending) = life.ended.take() {
+                life.close(&mut events).await;
+                drop(life);
+                // Leases are released before the node is gone.
+                for task in [lease_task, arbiter_task].into_iter().flatten() {
+                    let _ = task.await;
+                }
+                return ending;
+            }
+            let wake = life.next_wake();
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep(wake.since(Moment::now())) => {}
+                Some(news) = news.recv() => life.lease_news(news),
+                Some(news) = arbiter_news.recv() => life.arbiter_news(news),
+                command = life.driver.commands.recv() => life.command(command),
+                Some(event) = events.recv() => {
+                    life.transport_event(event);
+                    // What has arrived meanwhile, in one go.
+                    for _ in 0..AT_ONCE {
+                        let Ok(event) = events.try_recv() else { break };
+                        life.transport_event(event);
+                    }
+                }
+                found = life.discoverer.next(), if life.membership.cluster().is_none() => {
+                    life.formation.discovered(found);
+                }
+            }
+            life.membership.poll(Moment::now());
+        }
+    }
+}
+
+impl Life<'_> {
+    fn next_wake(&self) -> Moment {
+        let now = Moment::now();
+        let resolver = self.resolver.as_ref().map_or(Moment::NEVER, |it| it.next_wake(now));
+        let membership = self.membership.next_wake();
+        membership.min(self.formation.next_wake()).min(resolver).min(now + LONG)
+    }
+
+    /// Does what the cores ask for, until they ask for nothing more.
+    fn settle(&mut self) {
+        loop {
+            let now = Moment::now();
+            let effects: Vec<Effect> = self.membership.effects().collect();
+            let formation = self.formation.poll(&self.membership, now);
+            let resolver = match &mut self.resolver {
+                Some(resolver) => resolver.poll(&self.membership, now),
+                None => Vec::new(),
+            };
+            if effects.is_empty() && formation.is_empty() && resolver.is_empty() {
+                break;
+            }
+            for effect in effects {
+                self.perform(effect);
+            }
+            for effect in formation {
+                self.form(effect, now);
+            }
+            for effect in resolver {
+                self.resolve(effect, now);
+            }
+        }
+        self.publish();
+        // After that, since from then on nobody opens a link to them again.
+        for node in std::mem::take(&mut self.removed) {
+            self.transport.forget(&node.address);
+            self.driver.messaging.gone(&node);
+        }
+    }
+
+    /// The last words: what waits to be sent, and what is heard of it.
+    async fn close(&mut self, events: &mut mpsc::Receiver<transport::Event>) {
+        let transport = self.transport.clone();
+        let mut closing = std::pin::pin!(transport.close(FAREWELL));
+        loop {
+            tokio::select! {
+                () = &mut closing => break,
+                Some(event) = events.recv() => self.transport_event(event),
+            }
+        }
+        while let Ok(event) = events.try_recv() {
+            self.transport_event(event);
+        }
+        self.driver.messaging.detach();
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send(to, message) => {
+                if let Some(frame) = encode(&message) {
+                    self.transport.control(&to.address, Some(to.incarnation), frame);
+                }
+            }
+            Effect::Greet(to, message) => {
+                if let Some(frame) = encode(&message) {
+                    self.transport.control(&to, None, frame);
+                }
+            }
+            Effect::Tell(event) => {
+                tracing::info!(node = %self.membership.me(), "{event}");
+                if let crate::Event::Removed(node) = &event {
+                    self.removed.push(node.clone());
+                }
+                let _ = self.driver.events.send(event); // Nobody need listen.
+            }
+            Effect::HandOver => {
+                let (hooks, commands) =
+                    (self.driver.hooks.clone(), self.driver.own_commands.clone());
+                self.driver.data.spawn(async move {
+                    hooks.run().await;
+                    if let Some(commands) = commands.upgrade() {
+                        let _ = commands.send(Command::HandedOver).await;
+                    }
+                });
+            }
+            Effect::End(ending) => self.ended = Some(ending),
+        }
+    }
+
+    fn form(&mut self, effect: FormationEffect, now: Moment) {
+        match effect {
+            FormationEffect::Join(contacts) => self.membership.join(contacts, now),
+            FormationEffect::Form(cluster) => self.membership.form(cluster, now),
+            FormationEffect::FormUnguarded => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                self.membership.form(since.as_micros() as u64, now);
+            }
+            FormationEffect::Meet(contacts) => self.membership.meet(&contacts),
+            FormationEffect::Contend => self.order(LeaseOrder::Contend),
+            FormationEffect::Withdraw => self.order(LeaseOrder::Withdraw),
+            FormationEffect::WriteNote(note) => self.order(LeaseOrder::WriteNote(note.to_bytes())),
+        }
+    }
+
+    fn order(&mut self, order: LeaseOrder) {
+        if self.lease.try_send(order).is_err() {
+            tracing::warn!("the formation lease's store does not keep up");
+            self.formation.lost();
+        }
+    }
+
+    fn resolve(&mut self, effect: ResolverEffect, now: Moment) {
+        let node = self.membership.me();
+        match effect {
+            ResolverEffect::Down { nodes, reason } => {
+                tracing::warn!(%node, ?nodes, "downing: {reason}");
+                self.membership.down_all(&nodes, now);
+            }
+            ResolverEffect::Adopt { verdict, reason } => {
+                let Verdict { generation, survivors, .. } = &verdict;
+                tracing::warn!(%node, generation, ?survivors, "downing: {reason}");
+                self.membership.adopt(&verdict, now);
+            }
+            ResolverEffect::Announce(generation) => self.membership.announce(generation, now),
+            ResolverEffect::Read => self.arbitrate(ArbiterOrder::Read),
+            ResolverEffect::Ask { expected, verdict } => {
+                self.arbitrate(ArbiterOrder::Ask { expected, verdict });
+            }
+            ResolverEffect::Release => self.arbitrate(ArbiterOrder::Release),
+        }
+    }
+
+    fn arbitrate(&mut self, order: ArbiterOrder) {
+        if self.arbiter.try_send(order).is_err() {
+            // The resolver asks again when it gets no answer.
+            tracing::warn!("the arbitration lease's store does not keep up");
+        }
+    }
+
+    fn arbiter_news(&mut self, news: ArbiterNews) {
+        let Some(resolver) = &mut self.resolver else { return };
+        let now = Moment::now();
+        match news {
+            ArbiterNews::Read(sighting) => resolver.read(sighting, now),
+            ArbiterNews::Lost => resolver.lease_lost(),
+            ArbiterNews::Answered(asked) => {
+                for effect in resolver.answered(asked, &self.membership, now) {
+                    self.resolve(effect, now);
+                }
+            }
+        }
+    }
+
+    fn lease_news(&mut self, news: LeaseNews) {
+        match news {
+            LeaseNews::Won { term, note } => self.formation.won(term, FormationNote::parse(&note)),
+            LeaseNews::Read(note) => self.formation.read(FormationNote::parse(&note)),
+            LeaseNews::Lost => self.formation.lost(),
+        }
+    }
+
+    fn command(&mut self, command: Option<Command>) {
+        let now = Moment::now();
+        match command {
+            // The last handle was dropped.
+            None | Some(Command::Leave) => self.membership.leave(now),
+            Some(Command::AskToLeave(node)) => self.membership.ask_to_leave(&node, now),
+            Some(Command::Down(node)) => self.membership.down(&node, now),
+            Some(Command::HandedOver) => self.membership.handed_over(now),
+        }
+    }
+
+    fn transport_event(&mut self, event: transport::Event) {
+        match event {
+            transport::Event::Control { from, frames } => {
+                for frame in frames {
+                    match decode(&frame) {
+                        Some(message) => {
+                            self.membership.receive(&from.node, message, Moment::now());
+                        }
+                        // A newer minor version may say things that this one does not know.
+                        None => {
+                            metrics::counter!("tenure_cluster_control_unreadable").increment(1);
+                            tracing::debug!(from = %from.node, "a control frame that is not understood");
+                        }
+                    }
+                }
+            }
+            transport::Event::OtherNode { dialed, expected: None, actual } => {
+                // A contact that calls itself something else: a service's address, for instance.
+                self.discoverer.also(dialed, actual.address);
+            }
+            transport::Event::OtherNode { dialed, expected: Some(incarnation), actual } => {
+                if actual.address == dialed {
+                    let gone = Node { address: dialed, incarnation };
+                    self.driver.messaging.gone(&gone);
+                }
+            }
+            transport::Event::Data { from, frames } => {
+                self.driver.messaging.incoming(from.node.clone(), frames);
+            }
+            transport::Event::Down { link, why, unknown } => {
+                let ours = link.lane == Lane::Data && link.direction == Direction::Outgoing;
+                if ours && why != Down::Idle {
+                    self.driver.messaging.cut(&link.peer.node, unknown);
+                }
+            }
+            transport::Event::Unsent { node, messages } => {
+                self.driver.messaging.unsent(&node, messages);
+            }
+            transport::Event::Up(_)
+            | transport::Event::Failed { .. }
+            | transport::Event::Refused { .. } => {}
+        }
+    }
+
+    fn publish(&mut self) {
+        let Some(view) = self.membership.view() else { return };
+        let me = self.membership.me();
+        let own = view.member(me).map(|member| member.status);
+        let up = own.is_some_and(|status| (Status::Up..Status::Down).contains(&status));
+        // Those who have seen a view only become more while the view stays the same.
+        let seen = self.membership.seen();
+        let news = (view.digest(), up, seen.len());
+        if self.published != Some(news) {
+            let same = self.published.is_some_and(|(digest, ..)| digest == view.digest());
+            self.published = Some(news);
+            metrics::gauge!("tenure_cluster_members").set(view.members().len() as f64);
+            let (view, seen) = ((!same).then(|| Arc::new(view.clone())), Arc::new(seen.clone()));
+            self.driver.state.send_modify(|state| {
+                state.view = view.or(state.view.take());
+                state.seen = seen;
+                state.up = up;
+            });
+        }
+    }
+}
+
+/// What every node must have the same, by name.
+fn must_agree(settings: &crate::Settings) -> Arc<[(String, String)]> {
+    let formation = match &settings.formation {
+        Some(lease) => lease.name().map_or_else(|error| error.to_string(), ToString::to_string),
+        None => "the order of seeds".into(),
+    };
+    let downing = settings.downing.as_ref().map_or("none".into(), |it| format!("{it:?}"));
+    let own = [("formation".to_owned(), formation), ("downing".to_owned(), downing)];
+    own.into_iter().chain(settings.must_agree.clone()).collect()
+}
+
+fn encode(message: &Control) -> Option<Bytes> {
+    postcard::to_stdvec(message)
+        .inspect_err(|error| tracing::error!("a control message cannot be encoded: {error}"))
+        .ok()
+        .map(Bytes::from)
+}
+
+fn decode(frame: &[u8]) -> Option<Control> {
+    postcard::from_bytes(frame).ok()
+}
+
+/// How long the last words may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// Orders and news about one lease; there are never more than a few.
+const ORDERS: usize = 64;
+/// How many events are handled before the cores are asked what to do.
+const AT_ONCE: usize = 64;
+/// However long there is nothing to do.
+const LONG: Duration = Duration::from_secs(3600);

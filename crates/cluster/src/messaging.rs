@@ -1,0 +1,69 @@
+//! Messages between nodes: to a *receiver*, which has a name on its node.
+//!
+//! ```no_run
+//! # use tenure_cluster::Cluster;
+//! # async fn example(cluster: Cluster) -> Result<(), Box<dyn std::error::Error>> {
+//! use serde::{Deserialize, Serialize};
+//! use tenure_cluster::messaging::Ask;
+//!
+//! #[derive(Serialize, Deserialize)]
+//! enum Counter { Add(u64), Get }
+//!
+//! struct Get;
+//! impl Ask for Get { type Reply = u64; }
+//! impl From<Get> for Counter { fn from(_: Get) -> Self { Self::Get } }
+//!
+//! // On one node:
+//! let mut counter = cluster.receiver::<Counter>("counter")?;
+//! tokio::spawn(async move {
+//!     let mut total = 0;
+//!     while let Some(received) = counter.recv().await {
+//!         match received.message {
+//!             Counter::Add(count) => total += count,
+//!             Counter::Get => drop(received.reply.answer::<Get>(total).await),
+//!         }
+//!     }
+//! });
+//!
+//! // On any node:
+//! let node = cluster.view().oldest(None).cloned().ok_or("nobody is up")?;
+//! let counter = cluster.to::<Counter>(&node, "counter");
+//! counter.tell(Counter::Add(2)).await?;
+//! let total = counter.ask(Get).within(std::time::Duration::from_secs(2)).await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # What is promised
+//!
+//! - **At most once, in order.** What one node sends to one receiver arrives in the order in which
+//!   it was sent, each message once or not at all. For *exactly once in effect*, see [`reliable`].
+//! - **Nothing silent.** A message that is lost is an error to its sender ([`NotDone`],
+//!   [`AskError`]), or a [`DeadLetter`] on its sender's node, and is counted. Only a node that dies
+//!   takes what it had received with it, and of that membership tells.
+//! - **Unknown is not no.** [`AskError`] says whether the question certainly was not handled, or
+//!   may have been.
+//! - **Bounded.** A receiver that does not keep up fills its mailbox; then [`Sender::ask`] and
+//!   [`Sender::try_tell`] are refused at once, and a [`Sender::tell`] makes its node's whole lane
+//!   wait, until senders there wait. That holds up what that node sends to others here, answers
+//!   included, so it has a limit: a receiver that is full and has taken nothing for a second
+//!   ([`PATIENCE`]) is *stuck*, and refuses everything until it takes something again. So a slow
+//!   receiver should be asked, or told with `try_tell`, or have a task behind it that takes.
+
+mod dead;
+mod driver;
+mod error;
+mod mailbox;
+mod message;
+mod receiver;
+pub mod reliable;
+mod sender;
+pub mod telemetry;
+mod wire;
+
+pub use dead::{DeadLetter, DeadLetters, Lost};
+pub(crate) use driver::Messaging;
+pub use driver::PATIENCE;
+pub use error::{AskError, NotDone, ReceiverError, Unknown};
+pub use message::{Ask, CodecError, Json, Message};
+pub use receiver::{Received, Receiver, Reply};
+pub use sender::{Asking, Sender};

@@ -1,0 +1,104 @@
+use std::sync::Arc;
+
+use tokio::sync::broadcast;
+
+use super::telemetry;
+use crate::Node;
+
+/// Messages of this node that were accepted for sending, and then lost.
+///
+/// ```no_run
+/// # async fn example(cluster: tenure_cluster::Cluster) {
+/// let mut dead = cluster.dead_letters();
+/// while let Some(letter) = dead.next().await {
+///     eprintln!("{letter}");
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// For which node.
+    pub to: Node,
+    /// For which receiver, if that is known: what a cut took is not looked into.
+    pub receiver: Option<Arc<str>>,
+    /// How many. What a cut took includes questions and answers.
+    pub count: u64,
+    /// Why.
+    pub why: Lost,
+}
+
+impl std::fmt::Display for DeadLetter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let receiver = self.receiver.as_deref().unwrap_or("any receiver");
+        write!(f, "{} messages for {receiver} on {}: {}", self.count, self.to, self.why)
+    }
+}
+
+/// Why messages are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Lost {
+    /// Nobody there has this name, or has it any more.
+    #[error("there is no such receiver")]
+    NoSuchReceiver,
+    /// The receiver's mailbox was full.
+    #[error("the receiver does not keep up")]
+    Full,
+    /// The receiver could not read them.
+    #[error("the receiver cannot read them; does it expect another type?")]
+    Unreadable,
+    /// Their connection was cut. They may or may not have arrived.
+    #[error("the connection was cut; they may or may not have arrived")]
+    Cut,
+    /// They never left this node: the other is no longer a member.
+    #[error("they never left: the node is gone")]
+    Unsent,
+    /// A reason that only a newer version knows.
+    #[error("the receiving node refused them")]
+    Refused,
+}
+
+impl Lost {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::NoSuchReceiver => "no_such_receiver",
+            Self::Full => "full",
+            Self::Unreadable => "unreadable",
+            Self::Cut => "cut",
+            Self::Unsent => "unsent",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// The dead letters of a node, from when it was asked for.
+#[derive(Debug)]
+pub struct DeadLetters {
+    letters: broadcast::Receiver<DeadLetter>,
+    missed: u64,
+}
+
+impl DeadLetters {
+    pub(crate) fn new(letters: broadcast::Receiver<DeadLetter>) -> Self {
+        Self { letters, missed: 0 }
+    }
+
+    /// The next one; `None` when the node is out of the cluster for good.
+    pub async fn next(&mut self) -> Option<DeadLetter> {
+        loop {
+            match self.letters.recv().await {
+                Ok(letter) => return Some(letter),
+                Err(broadcast::error::RecvError::Lagged(count)) => {
+                    self.missed += count;
+                    telemetry::dead_letters_missed(count);
+                }
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    }
+
+    /// How many were not seen here, because more than a thousand waited. The metric counts all.
+    pub fn missed(&self) -> u64 {
+        self.missed
+    }
+}

@@ -1,0 +1,411 @@
+//! Where messages meet tasks and deadlines: what a node has open, and what it waits for.
+#![allow(clippy::disallowed_methods, reason = "this is where tasks and deadlines come in")]
+
+mod ask;
+mod read;
+
+use std::any::TypeId;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, broadcast, mpsc, watch};
+use tokio::time::timeout;
+
+use self::ask::Asks;
+use super::mailbox::{Entry, Mailbox, Refused, Why};
+use super::wire::{self, Back, Head};
+use super::{
+    DeadLetter, DeadLetters, Lost, Message, NotDone, ReceiverError, Reply, Unknown, telemetry,
+};
+use crate::Node;
+use crate::cluster::State;
+use crate::transport::{Closed, DataLane, Frames, SendError, Transport};
+
+/// For how long a full mailbox may make others wait.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Everything about a node's messages; it outlives the node's incarnations.
+#[derive(Debug)]
+pub(crate) struct Messaging {
+    /// The runtime that user code runs on.
+    runtime: Handle,
+    state: watch::Receiver<State>,
+    /// The longest frame.
+    pub(super) frame_max: usize,
+    attached: RwLock<Option<Attached>>,
+    receivers: Mutex<Receivers>,
+    asks: Asks,
+    letters: Mutex<Option<broadcast::Sender<DeadLetter>>>,
+    /// How many more refusals may wait for room on their way back.
+    refusals: Arc<Semaphore>,
+}
+
+/// What the present incarnation sends with.
+#[derive(Clone, Debug)]
+struct Attached {
+    me: Node,
+    transport: Arc<Transport>,
+}
+
+#[derive(Debug, Default)]
+struct Receivers {
+    by_name: HashMap<Arc<str>, Arc<Mailbox>>,
+    ended: bool,
+}
+
+/// Where a message goes.
+#[derive(Debug)]
+pub(super) enum Route {
+    Lane(DataLane),
+    Own(Arc<Mailbox>),
+}
+
+impl Messaging {
+    pub(crate) fn new(runtime: Handle, state: watch::Receiver<State>, frame_max: usize) -> Self {
+        Self {
+            runtime,
+            state,
+            frame_max,
+            attached: RwLock::default(),
+            receivers: Mutex::default(),
+            asks: Asks { waiting: Mutex::default(), next: AtomicU64::new(0) },
+            letters: Mutex::new(Some(broadcast::Sender::new(LETTERS))),
+            refusals: Arc::new(Semaphore::new(REFUSALS)),
+        }
+    }
+
+    /// An incarnation begins.
+    pub(crate) fn attach(&self, me: Node, transport: Arc<Transport>) {
+        *self.attached.write().unwrap_or_else(PoisonError::into_inner) =
+            Some(Attached { me, transport });
+    }
+
+    /// An incarnation has ended.
+    pub(crate) fn detach(&self) {
+        *self.attached.write().unwrap_or_else(PoisonError::into_inner) = None;
+        self.asks.cut(None);
+    }
+
+    /// There will be no other incarnation.
+    pub(crate) fn end(&self) {
+        self.detach();
+        let mut receivers = lock(&self.receivers);
+        receivers.ended = true;
+        for (_, mailbox) in receivers.by_name.drain() {
+            mailbox.close();
+        }
+        drop(receivers);
+        *lock(&self.letters) = None;
+    }
+
+    /// Whether there will be no other incarnation.
+    pub(super) fn has_ended(&self) -> bool {
+        lock(&self.receivers).ended
+    }
+
+    /// A node begins to send.
+    pub(crate) fn incoming(self: &Arc<Self>, from: Node, batches: mpsc::Receiver<Frames>) {
+        self.runtime.spawn(read::read(self.clone(), from, batches));
+    }
+
+    /// The connection to a node has ended, other than by being idle.
+    pub(crate) fn cut(&self, node: &Node, unknown: u64) {
+        self.asks.cut(Some(node));
+        self.dead(node, None, unknown, Lost::Cut);
+    }
+
+    /// Messages to a node that never left.
+    pub(crate) fn unsent(&self, node: &Node, count: u64) {
+        self.asks.cut(Some(node));
+        self.dead(node, None, count, Lost::Unsent);
+    }
+
+    /// A node is no more.
+    pub(crate) fn gone(&self, node: &Node) {
+        self.asks.cut(Some(node));
+    }
+
+    pub(super) fn dead_letters(&self) -> DeadLetters {
+        let letters = lock(&self.letters);
+        // Once it is over: a stream that ends at once.
+        DeadLetters::new(
+            letters.as_ref().map_or_else(
+                || broadcast::Sender::new(1).subscribe(),
+                broadcast::Sender::subscribe,
+            ),
+        )
+    }
+
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    pub(super) fn dead(&self, to: &Node, receiver: Option<Arc<str>>, count: u64, why: Lost) {
+        if count == 0 {
+            return;
+        }
+        telemetry::dead(why, count);
+        let letter = DeadLetter { to: to.clone(), receiver, count, why };
+        tracing::debug!("dead letter: {letter}");
+        if let Some(letters) = &*lock(&self.letters) {
+            let _ = letters.send(letter); // Nobody need listen.
+        }
+    }
+
+    pub(super) fn add_receiver(&self, mailbox: Arc<Mailbox>) -> Result<(), ReceiverError> {
+        let mut receivers = lock(&self.receivers);
+        if receivers.ended {
+            return Err(ReceiverError::Ended);
+        }
+        if receivers.by_name.contains_key(&mailbox.name) {
+            return Err(ReceiverError::Taken(mailbox.name.clone()));
+        }
+        receivers.by_name.insert(mailbox.name.clone(), mailbox);
+        Ok(())
+    }
+
+    pub(super) fn remove_receiver(&self, mailbox: &Mailbox) {
+        // Closed first: whoever takes the name next must not share its messages.
+        mailbox.close();
+        let mut receivers = lock(&self.receivers);
+        let own = receivers.by_name.get(&mailbox.name).map(Arc::as_ptr);
+        if own == Some(std::ptr::from_ref(mailbox)) {
+            receivers.by_name.remove(&mailbox.name);
+        }
+    }
+
+    fn receiver(&self, name: &[u8]) -> Option<Arc<Mailbox>> {
+        let name = std::str::from_utf8(name).ok()?;
+        lock(&self.receivers).by_name.get(name).cloned()
+    }
+
+    pub(super) fn route(&self, node: &Node, name: &Arc<str>) -> Result<Route, NotDone> {
+        if name.len() > wire::NAME_MAX {
+            return Err(NotDone::NoSuchReceiver(name.clone()));
+        }
+        if self.is_me(node) {
+            let mailbox = self.receiver(name.as_bytes());
+            return match mailbox {
+                Some(mailbox) => Ok(Route::Own(mailbox)),
+                None => Err(NotDone::NoSuchReceiver(name.clone())),
+            };
+        }
+        self.lane(node).map(Route::Lane)
+    }
+
+    fn is_me(&self, node: &Node) -> bool {
+        let attached = self.attached.read().unwrap_or_else(PoisonError::into_inner);
+        attached.as_ref().is_some_and(|attached| attached.me == *node)
+    }
+
+    fn lane(&self, node: &Node) -> Result<DataLane, NotDone> {
+        let attached = self.attached.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(attached) = &*attached else {
+            return Err(NotDone::Closed(Arc::new(Closed::Transport)));
+        };
+        let is_member =
+            self.state.borrow().view.as_ref().is_some_and(|view| view.member(node).is_some());
+        if !is_member {
+            return Err(NotDone::NotAMember(node.clone()));
+        }
+        Ok(attached.transport.data(node))
+    }
+
+    /// Puts a message of this node into a mailbox of this node.
+    pub(super) async fn put_own<M: Message>(
+        self: &Arc<Self>,
+        mailbox: &Mailbox,
+        message: M,
+        ask: Option<u64>,
+        wait: bool,
+    ) -> Result<(), NotDone> {
+        let entry = self.own_entry(mailbox, message, ask)?;
+        let put = match wait {
+            true => put(mailbox, entry).await,
+            false => mailbox.try_put(entry),
+        };
+        put.map_err(|refused| Self::not_put(mailbox, refused))
+    }
+
+    pub(super) fn try_put_own<M: Message>(
+        self: &Arc<Self>,
+        mailbox: &Mailbox,
+        message: M,
+        ask: Option<u64>,
+    ) -> Result<(), NotDone> {
+        let entry = self.own_entry(mailbox, message, ask)?;
+        mailbox.try_put(entry).map_err(|refused| Self::not_put(mailbox, refused))
+    }
+
+    fn not_put(mailbox: &Mailbox, refused: Refused) -> NotDone {
+        if let Entry::Own { mut reply, .. } = refused.entry {
+            reply.take(); // The caller is told right here.
+        }
+        not_done(refused.why.into(), &mailbox.name)
+    }
+
+    /// A receiver of the same type gets the message as it is. One of another type gets its bytes, as
+    /// it would from any other node.
+    fn own_entry<M: Message>(
+        self: &Arc<Self>,
+        mailbox: &Mailbox,
+        message: M,
+        ask: Option<u64>,
+    ) -> Result<Entry, NotDone> {
+        let from = self.state.borrow().me.clone();
+        if mailbox.type_id == TypeId::of::<M>() {
+            let reply = match ask {
+                Some(ask) => Reply::to(self, from.clone(), ask),
+                None => Reply::nobody(),
+            };
+            return Ok(Entry::Own { from, message: Box::new(message), reply });
+        }
+        let mut failed = None;
+        let frames = Frames::one(|out| {
+            match ask {
+                Some(ask) => wire::put_ask(out, mailbox.name.as_bytes(), ask),
+                None => wire::put_to(out, wire::TELL, mailbox.name.as_bytes()),
+            }
+            failed = message.encode(out).err();
+        });
+        match (frames, failed) {
+            (Ok(frames), None) => Ok(Entry::Frames { from, frames }),
+            (_, failed) => Err(NotDone::from_send(SendError::Empty, failed)),
+        }
+    }
+
+    /// Messages of a node are not handled: tells it so. Questions have a number, the others a count.
+    pub(super) fn refuse(
+        self: &Arc<Self>,
+        from: &Node,
+        name: &str,
+        ask: Option<u64>,
+        count: u64,
+        why: Lost,
+    ) {
+        telemetry::refused(why, count);
+        let back = match ask {
+            Some(ask) => Back::Refused { ask, why },
+            None => Back::Dead { why, count, name: name.as_bytes() },
+        };
+        self.back(from, back);
+    }
+
+    /// The same for all of an entry.
+    pub(super) fn refuse_entry(self: &Arc<Self>, name: &str, entry: Entry, why: Lost) {
+        match entry {
+            Entry::Own { reply, .. } => self.refuse_own(name, reply, why),
+            Entry::Frames { from, mut frames } => {
+                let mut tells = 0;
+                while let Some(delivered) =
+                    frames.read_next(|frame| wire::delivered(frame).map(|message| message.ask))
+                {
+                    match delivered.flatten() {
+                        Some(ask) => self.refuse(&from, name, Some(ask), 1, why),
+                        None => tells += 1,
+                    }
+                }
+                if tells > 0 {
+                    self.refuse(&from, name, None, tells, why);
+                }
+            }
+        }
+    }
+
+    pub(super) fn refuse_own(self: &Arc<Self>, name: &str, mut reply: Reply, why: Lost) {
+        match reply.take() {
+            Some((node, ask)) => self.refuse(&node, name, Some(ask), 1, why),
+            None => {
+                let me = self.state.borrow().me.clone();
+                self.refuse(&me, name, None, 1, why);
+            }
+        }
+    }
+
+    /// Tells a sender what became of what it sent. Never waits: what finds no room goes on its own,
+    /// if there are not too many of its kind.
+    pub(super) fn back(self: &Arc<Self>, to: &Node, back: Back<'_>) {
+        if self.is_me(to) {
+            return self.returned(to, back);
+        }
+        let Ok(lane) = self.lane(to) else {
+            return telemetry::untold(); // Nobody is there to be told.
+        };
+        match lane.try_send_with(|out| wire::put_back(out, back)) {
+            Ok(()) => {}
+            Err(SendError::Full) => {
+                let Ok(permit) = self.refusals.clone().try_acquire_owned() else {
+                    return telemetry::untold();
+                };
+                let mut bytes = Vec::new();
+                wire::put_back(&mut bytes, back);
+                self.runtime.spawn(async move {
+                    let _permit = permit;
+                    if lane.send_with(|out| out.extend_from_slice(&bytes)).await.is_err() {
+                        telemetry::untold();
+                    }
+                });
+            }
+            Err(_) => telemetry::untold(),
+        }
+    }
+
+    /// What became of something that this node sent.
+    fn returned(&self, from: &Node, back: Back<'_>) {
+        match back {
+            Back::Answer { ask, body } => self.asks.end(from, ask, Ok(body.to_vec())),
+            Back::Unanswered { ask } => self.asks.end(from, ask, Err(Unknown::Unanswered.into())),
+            Back::Refused { ask, why } => {
+                self.asks.end_with(from, ask, |name| Err(not_done(why, name).into()));
+            }
+            Back::Dead { why, count, name } => {
+                let name = String::from_utf8_lossy(name);
+                self.dead(from, Some(name.as_ref().into()), count, why);
+            }
+        }
+    }
+}
+
+/// Puts an entry into a mailbox, after waiting for room if need be, for as long as it goes forward.
+async fn put(mailbox: &Mailbox, entry: Entry) -> Result<(), Refused> {
+    let refused = match mailbox.try_put(entry) {
+        Err(refused) if refused.why == Why::Full => refused,
+        settled => return settled,
+    };
+    telemetry::waited();
+    let place = mailbox.wait();
+    let mut turn = std::pin::pin!(place.turn());
+    loop {
+        let taken = mailbox.taken();
+        match timeout(PATIENCE, &mut turn).await {
+            Ok(turn) => return turn.put(refused.entry),
+            Err(_) if mailbox.taken() != taken => {}
+            Err(_) => {
+                mailbox.set_stuck();
+                return Err(refused);
+            }
+        }
+    }
+}
+
+fn not_done(why: Lost, name: &Arc<str>) -> NotDone {
+    match why {
+        Lost::Full => NotDone::Full,
+        Lost::Unreadable => NotDone::Unreadable(name.clone()),
+        Lost::NoSuchReceiver => NotDone::NoSuchReceiver(name.clone()),
+        Lost::Cut | Lost::Unsent | Lost::Refused => NotDone::Refused(name.clone()),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is guarded is never left half changed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How many dead letters a slow listener may be behind.
+const LETTERS: usize = 1024;
+/// How many refusals may wait for room on the way back.
+const REFUSALS: usize = 1024;

@@ -1,0 +1,249 @@
+use std::any::TypeId;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::mailbox::{Entry, Mailbox};
+use super::wire::{self, Back};
+use super::{Ask, CodecError, Lost, Message, Messaging, NotDone, ReceiverError};
+use crate::{Cluster, Node};
+
+impl Cluster {
+    /// Opens a mailbox on this node under a name that nobody else here has. It has room for 4096
+    /// messages; names that begin with `tenure/` are Tenure's own.
+    ///
+    /// ```no_run
+    /// # async fn example(cluster: tenure_cluster::Cluster) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut lines = cluster.receiver::<String>("lines")?;
+    /// while let Some(received) = lines.recv().await {
+    ///     println!("{}: {}", received.from, received.message);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn receiver<M: Message>(&self, name: &str) -> Result<Receiver<M>, ReceiverError> {
+        self.receiver_with_room(name, ROOM)
+    }
+
+    /// The same with room for so many messages, and for what else is read along with the last of
+    /// them. More smooths bursts; fewer tell a sender sooner that its receiver does not keep up.
+    pub fn receiver_with_room<M: Message>(
+        &self,
+        name: &str,
+        room: usize,
+    ) -> Result<Receiver<M>, ReceiverError> {
+        Receiver::open(self.messaging(), name, room)
+    }
+}
+
+/// A mailbox under a name. Dropping it closes it; what was still in it is refused.
+#[derive(Debug)]
+pub struct Receiver<M> {
+    messaging: Arc<Messaging>,
+    mailbox: Arc<Mailbox>,
+    /// Taken from the mailbox, and not yet given out.
+    hand: Option<Entry>,
+    _messages: PhantomData<fn() -> M>,
+}
+
+/// A message, and where it is from.
+#[derive(Debug)]
+pub struct Received<M> {
+    /// The message.
+    pub message: M,
+    /// Who sent it.
+    pub from: Node,
+    /// How to answer. If it was told and not asked, nobody waits for an answer.
+    pub reply: Reply,
+}
+
+impl<M: Message> Receiver<M> {
+    pub(crate) fn open(
+        messaging: &Arc<Messaging>,
+        name: &str,
+        room: usize,
+    ) -> Result<Self, ReceiverError> {
+        if !(1..=wire::NAME_MAX).contains(&name.len()) {
+            return Err(ReceiverError::Name(name.len()));
+        }
+        let mailbox = Arc::new(Mailbox::new(name.into(), TypeId::of::<M>(), room.max(1)));
+        messaging.add_receiver(mailbox.clone())?;
+        let messaging = messaging.clone();
+        Ok(Self { messaging, mailbox, hand: None, _messages: PhantomData })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.mailbox.name
+    }
+
+    /// The next message; `None` when this node is out of the cluster for good. Dropping the future
+    /// loses nothing.
+    pub async fn recv(&mut self) -> Option<Received<M>> {
+        loop {
+            if let Some(received) = self.next_in_hand() {
+                return Some(received);
+            }
+            if !self.fill_hand().await {
+                return None;
+            }
+        }
+    }
+
+    /// Appends up to `limit` messages to `into`, as soon as there is one, and says how many; 0 when
+    /// this node is out of the cluster for good. Dropping the future loses nothing.
+    pub async fn recv_many(&mut self, into: &mut Vec<Received<M>>, limit: usize) -> usize {
+        let before = into.len();
+        while into.len() == before && limit > 0 {
+            while into.len() - before < limit
+                && let Some(received) = self.next_in_hand()
+            {
+                into.push(received);
+            }
+            if into.len() == before && !self.fill_hand().await {
+                break;
+            }
+        }
+        into.len() - before
+    }
+
+    /// The next message if it is here already.
+    pub fn try_recv(&mut self) -> Option<Received<M>> {
+        loop {
+            if let Some(received) = self.next_in_hand() {
+                return Some(received);
+            }
+            self.hand = Some(self.mailbox.take()?);
+        }
+    }
+
+    /// False if there is nothing more to come.
+    async fn fill_hand(&mut self) -> bool {
+        tokio::task::consume_budget().await;
+        loop {
+            self.hand = self.mailbox.take();
+            if self.hand.is_some() {
+                return true;
+            }
+            if self.mailbox.is_closed() {
+                return false;
+            }
+            self.mailbox.filled().await;
+        }
+    }
+
+    #[inline]
+    fn next_in_hand(&mut self) -> Option<Received<M>> {
+        loop {
+            match self.hand.as_mut()? {
+                Entry::Frames { from, frames } => {
+                    let next = frames.read_next(|frame| {
+                        let delivered = wire::delivered(frame)?;
+                        Some((delivered.ask, M::decode(delivered.body)))
+                    });
+                    match next {
+                        None => self.hand = None,
+                        // Not reached: whoever put it in has looked at its head.
+                        Some(None) => {}
+                        Some(Some((ask, Ok(message)))) => {
+                            let reply = match ask {
+                                None => Reply::nobody(),
+                                Some(ask) => Reply::to(&self.messaging, from.clone(), ask),
+                            };
+                            return Some(Received { message, from: from.clone(), reply });
+                        }
+                        Some(Some((ask, Err(error)))) => self.unreadable(ask, &error),
+                    }
+                }
+                Entry::Own { .. } => {
+                    let Some(Entry::Own { from, message, reply }) = self.hand.take() else {
+                        return None; // Not reached.
+                    };
+                    match message.downcast::<M>() {
+                        Ok(message) => return Some(Received { message: *message, from, reply }),
+                        // Not reached: it was put in because it is of this type.
+                        Err(_) => {
+                            self.messaging.refuse_own(&self.mailbox.name, reply, Lost::Refused)
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn unreadable(&self, ask: Option<u64>, error: &CodecError) {
+        let Some(Entry::Frames { from, .. }) = &self.hand else { return };
+        tracing::warn!(receiver = %self.mailbox.name, %from, "a message cannot be read: {error}");
+        self.messaging.refuse(from, &self.mailbox.name, ask, 1, Lost::Unreadable);
+    }
+}
+
+impl<M> Drop for Receiver<M> {
+    fn drop(&mut self) {
+        self.messaging.remove_receiver(&self.mailbox);
+        let mut next = self.hand.take();
+        while let Some(entry) = next.or_else(|| self.mailbox.take()) {
+            self.messaging.refuse_entry(&self.mailbox.name, entry, Lost::NoSuchReceiver);
+            next = None;
+        }
+    }
+}
+
+/// The way back to whoever asked.
+///
+/// Dropped without an answer, it tells so: the asker learns at once that no answer will come
+/// ([`Unknown::Unanswered`](super::Unknown::Unanswered)). That is *unknown* and not *not done*,
+/// because the receiver had the question in its hands, and nobody else can say how far it got.
+#[derive(Debug)]
+#[must_use = "dropping it tells the asker that there will be no answer"]
+pub struct Reply(Option<Box<Asker>>);
+
+#[derive(Debug)]
+struct Asker {
+    messaging: Arc<Messaging>,
+    node: Node,
+    ask: u64,
+}
+
+impl Reply {
+    pub(crate) fn nobody() -> Self {
+        Self(None)
+    }
+
+    pub(crate) fn to(messaging: &Arc<Messaging>, node: Node, ask: u64) -> Self {
+        Self(Some(Box::new(Asker { messaging: messaging.clone(), node, ask })))
+    }
+
+    /// Whether somebody asked.
+    pub fn is_wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Answers the question `Q`, after waiting for room on the way back if need be. Does nothing if
+    /// nobody asked. An error means that the asker will not get this answer.
+    pub async fn answer<Q: Ask>(mut self, reply: Q::Reply) -> Result<(), NotDone> {
+        let Some(asker) = self.0.as_ref() else {
+            return Ok(());
+        };
+        let sent = asker.messaging.answer(&asker.node, asker.ask, reply).await;
+        if sent.is_ok() {
+            self.0 = None; // Nothing more to tell.
+        }
+        sent
+    }
+
+    /// Says that the question was not handled. Only its mailbox may say that.
+    pub(crate) fn take(&mut self) -> Option<(Node, u64)> {
+        self.0.take().map(|asker| (asker.node, asker.ask))
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(asker) = self.0.take() {
+            asker.messaging.back(&asker.node, Back::Unanswered { ask: asker.ask });
+        }
+    }
+}
+
+/// How many messages wait in a mailbox, unless said otherwise.
+const ROOM: usize = 4096;

@@ -1,0 +1,48 @@
+//! What is measured, in one place. No label is chosen by a stranger.
+
+use metrics::counter;
+
+use super::Lost;
+
+/// Counter, by `reason`: messages of this node that were lost.
+pub const DEAD: &str = "tenure_messages_dead_total";
+/// Counter: dead letters that a slow listener did not see.
+pub const DEAD_MISSED: &str = "tenure_messages_dead_letters_missed_total";
+/// Counter, by `reason`: messages of other nodes that this one refused.
+pub const REFUSED: &str = "tenure_messages_refused_total";
+/// Counter: how often a full mailbox made a node's lane wait.
+pub const WAITED: &str = "tenure_messages_lane_waits_total";
+/// Counter: frames that are not understood; a newer version may send them.
+pub const IGNORED: &str = "tenure_messages_ignored_total";
+/// Counter: answers that came when nobody waited any more.
+pub const LATE: &str = "tenure_messages_late_answers_total";
+/// Counter: refusals that could not be told to the sender, because the way back was full.
+pub const UNTOLD: &str = "tenure_messages_refusals_untold_total";
+
+pub(super) fn dead(why: Lost, count: u64) {
+    counter!(DEAD, "reason" => why.word()).increment(count);
+}
+
+pub(super) fn dead_letters_missed(count: u64) {
+    counter!(DEAD_MISSED).increment(count);
+}
+
+pub(super) fn refused(why: Lost, count: u64) {
+    counter!(REFUSED, "reason" => why.word()).increment(count);
+}
+
+pub(super) fn waited() {
+    counter!(WAITED).increment(1);
+}
+
+pub(super) fn ignored() {
+    counter!(IGNORED).increment(1);
+}
+
+pub(super) fn late() {
+    counter!(LATE).increment(1);
+}
+
+pub(super) fn untold() {
+    counter!(UNTOLD).increment(1);
+}

@@ -1,0 +1,352 @@
+//! The transport at work: sockets, tasks, timers.
+#![allow(clippy::disallowed_methods, reason = "this is where the transport meets clocks and tasks")]
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use socket2::SockRef;
+use tenure_lease::Moment;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use self::control::ControlLink;
+use self::data::DataLink;
+use self::incoming::Incoming;
+use self::link::{Established, Failures, Flag, GOODBYE};
+use super::handshake::is_name;
+use super::refusal::LogLimit;
+use super::{
+    Closed, Event, Handles, Identity, Local, Refusal, Security, TransportError, TransportSettings,
+    telemetry,
+};
+use crate::{Address, Incarnation, Node};
+
+mod accept;
+#[cfg(feature = "certs")]
+pub mod bench;
+mod control;
+mod data;
+mod greet;
+mod incoming;
+mod link;
+mod silence;
+mod socket;
+
+pub use data::DataLane;
+
+/// A node's end of all its links. Dropping it closes them at once.
+#[derive(Debug)]
+pub struct Transport {
+    shared: Arc<Shared>,
+    local: SocketAddr,
+}
+
+/// What all tasks share.
+#[derive(Debug)]
+struct Shared {
+    settings: TransportSettings,
+    security: Security,
+    local: Local,
+    handles: Handles,
+    events: mpsc::Sender<Event>,
+    control: Mutex<HashMap<Address, Arc<ControlLink>>>,
+    data: Mutex<HashMap<Node, Arc<DataLink>>>,
+    incoming: Mutex<Incoming>,
+    log: Mutex<LogLimit>,
+    tasks: Mutex<JoinSet<()>>,
+    /// Nothing new is sent or opened.
+    closed: Flag,
+    /// Whatever is not a link ends now.
+    ending: Flag,
+}
+
+impl Transport {
+    /// Starts to listen. `events` is where everything comes out; give it room for some hundred.
+    pub fn bind(
+        settings: TransportSettings,
+        security: Security,
+        local: Local,
+        handles: Handles,
+        events: mpsc::Sender<Event>,
+    ) -> Result<Self, TransportError> {
+        let text = match settings.listen {
+            Some(listen) => listen.to_string(),
+            None => local.node.address.to_string(),
+        };
+        let listener = listen(settings.listen, &local.node.address)
+            .map_err(|source| TransportError::Listen { address: text, source })?;
+        Self::with_listener(listener, settings, security, local, handles, events)
+    }
+
+    /// The same with a socket that listens already.
+    pub fn with_listener(
+        listener: TcpListener,
+        settings: TransportSettings,
+        security: Security,
+        local: Local,
+        handles: Handles,
+        events: mpsc::Sender<Event>,
+    ) -> Result<Self, TransportError> {
+        settings.check()?;
+        for name in [&local.cluster, &local.name] {
+            if !is_name(name) {
+                return Err(TransportError::Name(name.clone()));
+            }
+        }
+        let failed =
+            |source| TransportError::Listen { address: local.node.address.to_string(), source };
+        let address = listener.local_addr().map_err(failed)?;
+        match &security {
+            Security::Tls(identity) => {
+                let ours = format!("{}/{}", local.cluster, local.name);
+                let theirs = format!("{}/{}", identity.cluster(), identity.name());
+                if ours != theirs {
+                    return Err(TransportError::Identity { ours, theirs });
+                }
+            }
+            Security::PlaintextWithoutAnyProtection => {
+                if !settings.allow_plaintext_beyond_loopback
+                    && !socket::is_this_machine(address.ip())
+                {
+                    return Err(TransportError::PlaintextBeyondLoopback(address));
+                }
+                tracing::warn!(%address, "links of this node are not encrypted");
+            }
+        }
+        // A large cluster comes back all at once after a cut; the usual 128 would be too few.
+        SockRef::from(&listener).listen(BACKLOG).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = {
+            let _context = handles.control.enter();
+            tokio::net::TcpListener::from_std(listener).map_err(failed)?
+        };
+        let shared = Arc::new(Shared {
+            settings,
+            security,
+            local,
+            handles,
+            events,
+            control: Mutex::default(),
+            data: Mutex::default(),
+            incoming: Mutex::default(),
+            log: Mutex::default(),
+            tasks: Mutex::default(),
+            closed: Flag::new(),
+            ending: Flag::new(),
+        });
+        let control = &shared.handles.control;
+        shared.spawn(control, accept::run(shared.clone(), listener));
+        if let Security::Tls(identity) = &shared.security {
+            shared.spawn(control, watch_certificate(shared.clone(), identity.clone()));
+        }
+        Ok(Self { shared, local: address })
+    }
+
+    /// Where it listens.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Who this node is.
+    pub fn local(&self) -> &Local {
+        &self.shared.local
+    }
+
+    /// Queues a control frame for whoever is at `address`, or only for the process `only_to` there.
+    /// Never waits, and promises nothing: the frame is dropped, and counted, if the peer cannot be
+    /// reached soon, is another process, or does not keep up. False means that it was not even
+    /// queued: it is empty or too long, it is for this node, or the transport is closed.
+    pub fn control(
+        &self,
+        address: &Address,
+        only_to: Option<Incarnation>,
+        frame: impl Into<Bytes>,
+    ) -> bool {
+        let (shared, frame) = (&self.shared, frame.into());
+        if frame.is_empty()
+            || frame.len() > shared.settings.control_frame_max
+            || *address == shared.local.node.address
+            || shared.closed.is_raised()
+        {
+            return false;
+        }
+        let mut links = lock(&shared.control);
+        let link = links.entry(address.clone()).or_insert_with(|| {
+            let link = Arc::new(ControlLink::new(address.clone(), &shared.settings));
+            shared.spawn(&shared.handles.control, control::run(shared.clone(), link.clone()));
+            link
+        });
+        link.push(Moment::now(), only_to, frame);
+        true
+    }
+
+    /// The way for messages to a node. It is the same one at each call; keep it if you send often.
+    pub fn data(&self, node: &Node) -> DataLane {
+        let shared = &self.shared;
+        let mut links = lock(&shared.data);
+        let link = links.entry(node.clone()).or_insert_with(|| {
+            let link = Arc::new(DataLink::new(node.clone(), &shared.settings));
+            let task = data::run(shared.clone(), link.clone());
+            if !shared.spawn(&shared.handles.data, task) {
+                link.never_ran();
+            }
+            link
+        });
+        DataLane::new(link.clone())
+    }
+
+    /// Closes all links that go to an address, and those that come from it: its node is not a
+    /// member any more. What waited to be sent is told as [`Event::Unsent`].
+    pub fn forget(&self, address: &Address) {
+        let shared = &self.shared;
+        if let Some(link) = lock(&shared.control).remove(address) {
+            link.stop();
+        }
+        lock(&shared.data).retain(|node, link| {
+            let forgotten = node.address == *address;
+            if forgotten {
+                link.close(Closed::Forgotten);
+                link.stop();
+            }
+            !forgotten
+        });
+        lock(&shared.incoming).stop(address);
+    }
+
+    /// Takes no more messages, sends those that wait and learns of their arrival, for at most
+    /// `within`; then closes everything and says goodbye. What could not be sent or is not known to
+    /// have arrived by then is told as for any link that is cut, if the channel has room for it: go
+    /// on receiving events meanwhile.
+    pub async fn close(&self, within: Duration) {
+        let shared = &self.shared;
+        shared.closed.raise();
+        let links: Vec<_> = lock(&shared.data).values().cloned().collect();
+        for link in &links {
+            link.close(Closed::Transport);
+        }
+        let all_sent = async {
+            for link in &links {
+                link.ended().await;
+            }
+        };
+        shared.at_most(within, all_sent).await;
+        for link in &links {
+            link.stop();
+        }
+        shared.ending.raise();
+        lock(&shared.control).values().for_each(|link| link.stop());
+        lock(&shared.incoming).stop_all();
+        let mut tasks = std::mem::take(&mut *lock(&shared.tasks));
+        let all_ended = async { while tasks.join_next().await.is_some() {} };
+        shared.at_most(GOODBYE * 2, all_ended).await; // What is left is aborted with the set.
+    }
+}
+
+impl Drop for Transport {
+    fn drop(&mut self) {
+        self.shared.closed.raise();
+        for link in lock(&self.shared.data).values() {
+            link.close(Closed::Transport);
+        }
+        lock(&self.shared.tasks).abort_all();
+    }
+}
+
+impl Shared {
+    /// Starts a task, unless the transport is closed.
+    fn spawn(&self, handle: &Handle, task: impl Future<Output = ()> + Send + 'static) -> bool {
+        let mut tasks = lock(&self.tasks);
+        while let Some(ended) = tasks.try_join_next() {
+            // A defect; the link's state may be lost, but others go on.
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                tracing::error!("a task of the transport panicked: {error}");
+            }
+        }
+        // Checked under the lock: nothing starts after everything was aborted.
+        let open = !self.closed.is_raised();
+        if open {
+            tasks.spawn_on(task, handle);
+        }
+        open
+    }
+
+    async fn at_most(&self, within: Duration, future: impl Future) {
+        let limited = {
+            // The caller's own runtime may have no timer.
+            let _context = self.handles.data.enter();
+            timeout(within, future)
+        };
+        let _ = limited.await;
+    }
+
+    async fn tell(&self, event: Event) {
+        // Nobody listens any more when the node is being dropped.
+        let _ = self.events.send(event).await;
+    }
+
+    fn may_talk_with(&self, ip: IpAddr) -> bool {
+        matches!(self.security, Security::Tls(_))
+            || self.settings.allow_plaintext_beyond_loopback
+            || socket::is_this_machine(ip)
+    }
+
+    /// Somebody who dialed us is sent away.
+    fn refuse(&self, from: IpAddr, refusal: Refusal) {
+        telemetry::refused(&refusal);
+        if let Some(silent) = lock(&self.log).admit(Moment::now(), &refusal) {
+            match refusal {
+                // Somebody who only looked whether the port is open, most often.
+                Refusal::Cut(_) => tracing::debug!(%from, silent, "not a connection: {refusal}"),
+                _ => tracing::warn!(%from, silent, "refused a connection: {refusal}"),
+            }
+            // As few as are logged, and without waiting: strangers must not fill the channel that
+            // heartbeats come through.
+            let _ = self.events.try_send(Event::Refused { from, refusal });
+        }
+    }
+}
+
+async fn watch_certificate(shared: Arc<Shared>, identity: Identity) {
+    let mut ticks = interval(shared.settings.certificate_check);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while shared.ending.unless(ticks.tick()).await.is_some() {
+        let looked = identity.clone();
+        // Files may be slow, and this runtime is for heartbeats.
+        match tokio::task::spawn_blocking(move || looked.reload()).await {
+            Ok(Ok(true)) => tracing::info!("new links use the changed certificate"),
+            Ok(Ok(false)) => {}
+            Ok(Err(error)) => tracing::error!("the former certificate stays in use: {error}"),
+            Err(_) => return, // The runtime is shutting down.
+        }
+    }
+}
+
+fn listen(listen: Option<SocketAddr>, address: &Address) -> std::io::Result<TcpListener> {
+    match listen {
+        Some(listen) => TcpListener::bind(listen),
+        None => {
+            let resolved: Vec<_> = (address.host(), address.port()).to_socket_addrs()?.collect();
+            TcpListener::bind(&resolved[..])
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is guarded is never left half changed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn random() -> u64 {
+    // Only for jitter: without entropy, all wait equally long.
+    getrandom::u64().unwrap_or(u64::MAX / 2)
+}
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;

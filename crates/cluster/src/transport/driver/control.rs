@@ -1,0 +1,138 @@
+//! An outgoing control link.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use tenure_lease::Moment;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use super::greet::dial;
+use super::socket::{self, Stream};
+use super::{Established, Failures, Flag, Shared, lock, random};
+use crate::transport::backoff::Backoff;
+use crate::transport::control_queue::ControlQueue;
+use crate::transport::{Direction, Down, Event, Lane, TransportSettings, telemetry};
+use crate::{Address, Incarnation};
+
+#[derive(Debug)]
+pub(super) struct ControlLink {
+    address: Address,
+    queue: Mutex<ControlQueue>,
+    filled: Notify,
+    stop: Flag,
+}
+
+impl ControlLink {
+    pub(super) fn new(address: Address, settings: &TransportSettings) -> Self {
+        let queue = ControlQueue::new(settings.control_queue, settings.control_frame_max * 2);
+        Self { address, queue: Mutex::new(queue), filled: Notify::new(), stop: Flag::new() }
+    }
+
+    pub(super) fn push(&self, now: Moment, only_to: Option<Incarnation>, frame: Bytes) {
+        let dropped = lock(&self.queue).push(now, only_to, frame);
+        telemetry::control_dropped("full", dropped);
+        self.filled.notify_one();
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.raise();
+    }
+
+    /// Waits until there is something to send that is not too old for it.
+    async fn wanted(&self) {
+        loop {
+            {
+                let mut queue = lock(&self.queue);
+                telemetry::control_dropped("stale", queue.drop_stale(Moment::now()));
+                if !queue.is_empty() {
+                    return;
+                }
+            }
+            self.filled.notified().await;
+        }
+    }
+}
+
+/// Opens the link whenever there is something to send, until it is stopped.
+pub(super) async fn run(shared: Arc<Shared>, link: Arc<ControlLink>) {
+    let (shared, link) = (&*shared, &*link);
+    let settings = &shared.settings;
+    let mut backoff = Backoff::new(settings.reconnect_min, settings.reconnect_max);
+    let mut failures = Failures::new(Lane::Control);
+    loop {
+        let dialed = link.stop.unless(async {
+            link.wanted().await;
+            dial(shared, &link.address, Lane::Control).await
+        });
+        let Some(dialed) = dialed.await else {
+            return;
+        };
+        match dialed {
+            Err(refusal) => failures.add(shared, &link.address, refusal).await,
+            Ok((_, peer)) if peer.node.address != link.address => {
+                let (dropped, expected) = lock(&link.queue).discard();
+                telemetry::control_dropped("other_node", dropped);
+                let (dialed, actual) = (link.address.clone(), peer.node.clone());
+                shared.tell(Event::OtherNode { dialed, expected, actual }).await;
+            }
+            Ok((mut stream, peer)) => {
+                failures.clear();
+                let (lane, direction) = (Lane::Control, Direction::Outgoing);
+                let established = Established::new(shared, peer, lane, direction).await;
+                let since = Moment::now();
+                let served = link.stop.unless(serve(&established, link, &mut stream));
+                let why = served.await.unwrap_or(Down::Closed);
+                established.end(stream, why, 0).await;
+                backoff.ended(since, Moment::now());
+            }
+        }
+        if link.stop.unless(sleep(backoff.wait(random()))).await.is_none() {
+            return;
+        }
+    }
+}
+
+async fn serve(established: &Established<'_>, link: &ControlLink, stream: &mut Stream) -> Down {
+    let (shared, peer) = (established.shared, &established.link.peer);
+    let mut idle = Box::pin(sleep(shared.settings.idle_timeout));
+    let mut used = false;
+    let mut nothing = [0];
+    loop {
+        let taken = lock(&link.queue).take(Moment::now(), peer.node.incarnation);
+        telemetry::control_dropped("stale", taken.stale);
+        telemetry::control_dropped("other_node", taken.misdirected);
+        if taken.misdirected > 0 {
+            let (dialed, actual) = (link.address.clone(), peer.node.clone());
+            shared.tell(Event::OtherNode { dialed, expected: taken.expected, actual }).await;
+        }
+        if !taken.bytes.is_empty() {
+            used = true;
+            established.bytes.increment(taken.bytes.len() as u64);
+            if let Err(error) = write(stream, &taken.bytes).await {
+                return socket::cut(&error);
+            }
+            continue;
+        }
+        tokio::select! {
+            () = link.filled.notified() => {}
+            read = stream.read(&mut nothing) => return match read {
+                Ok(0) => Down::ByPeer,
+                Ok(_) => Down::Cut("the peer sent something on a lane that is ours".into()),
+                Err(error) => socket::cut(&error),
+            },
+            () = &mut idle => {
+                if !std::mem::take(&mut used) {
+                    return Down::Idle;
+                }
+                idle.as_mut().reset(tokio::time::Instant::now() + shared.settings.idle_timeout);
+            }
+        }
+    }
+}
+
+async fn write(stream: &mut Stream, bytes: &[u8]) -> std::io::Result<()> {
+    stream.write_all(bytes).await?;
+    stream.flush().await
+}

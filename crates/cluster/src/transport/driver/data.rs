@@ -1,0 +1,286 @@
+//! An outgoing data link.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use bytes::BytesMut;
+use tenure_lease::Moment;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+use super::greet::dial;
+use super::socket::{self, Stream};
+use super::{Established, Failures, Flag, Shared, random};
+use crate::Node;
+use crate::transport::backoff::Backoff;
+use crate::transport::outbox::{Outbox, Segment};
+use crate::transport::{
+    Closed, Direction, Down, Event, Lane, SendError, TransportSettings, frame, telemetry,
+};
+
+/// The way for messages to one process. Cheap to clone; all clones share one bounded buffer.
+///
+/// Messages arrive in the order in which they were sent, or not at all: when the link is cut, some
+/// may be missing, and [`Event::Down`] says how many are in doubt.
+#[derive(Clone, Debug)]
+pub struct DataLane(Arc<DataLink>);
+
+impl DataLane {
+    pub(super) fn new(link: Arc<DataLink>) -> Self {
+        Self(link)
+    }
+
+    /// For whom it is.
+    pub fn node(&self) -> &Node {
+        &self.0.node
+    }
+
+    /// Whether it takes no more messages, for good.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.0.outbox.is_closed()
+    }
+
+    /// Sends the message that `encode` appends to an empty frame, after waiting for room if need
+    /// be; who waits longest goes first. Dropping the future before it is done means that nothing
+    /// was sent.
+    pub async fn send_with(&self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), SendError> {
+        self.0.outbox.append(encode).await
+    }
+
+    /// Sends the message that `encode` appends if there is room for it now.
+    #[inline]
+    pub fn try_send_with(&self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), SendError> {
+        self.0.outbox.try_append(encode)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct DataLink {
+    node: Node,
+    outbox: Outbox,
+    stop: Flag,
+    ended: Flag,
+}
+
+impl DataLink {
+    pub(super) fn new(node: Node, settings: &TransportSettings) -> Self {
+        let outbox = Outbox::new(settings.data_buffer, settings.data_frame_max);
+        Self { node, outbox, stop: Flag::new(), ended: Flag::new() }
+    }
+
+    /// Takes no more messages.
+    pub(super) fn close(&self, why: Closed) {
+        self.outbox.close(why);
+    }
+
+    /// Ends the link at once, whatever still waits.
+    pub(super) fn stop(&self) {
+        self.stop.raise();
+    }
+
+    /// The transport was closed before the link's task could start.
+    pub(super) fn never_ran(&self) {
+        self.close(Closed::Transport);
+        self.ended.raise();
+    }
+
+    /// Waits until the link's task has ended.
+    pub(super) async fn ended(&self) {
+        self.ended.raised().await;
+    }
+}
+
+/// Opens the link whenever there is something to send, until it is closed.
+pub(super) async fn run(shared: Arc<Shared>, link: Arc<DataLink>) {
+    let _ended = Ended(&link);
+    keep_open(&shared, &link).await;
+    let messages = link.outbox.discard();
+    if messages > 0 {
+        telemetry::lost(0, messages);
+        tracing::warn!(node = %link.node, messages, "messages were never sent");
+        shared.tell(Event::Unsent { node: link.node.clone(), messages }).await;
+    }
+}
+
+struct Ended<'a>(&'a DataLink);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.ended.raise();
+    }
+}
+
+async fn keep_open(shared: &Shared, link: &DataLink) {
+    let settings = &shared.settings;
+    let mut backoff = Backoff::new(settings.reconnect_min, settings.reconnect_max);
+    let mut failures = Failures::new(Lane::Data);
+    loop {
+        let dialed = link.stop.unless(async {
+            match wanted(&link.outbox).await {
+                true => Some(dial(shared, &link.node.address, Lane::Data).await),
+                false => None,
+            }
+        });
+        let Some(dialed) = dialed.await.flatten() else {
+            return;
+        };
+        match dialed {
+            Err(refusal) => failures.add(shared, &link.node.address, refusal).await,
+            Ok((_, peer)) if peer.node != link.node => {
+                let Node { address, incarnation } = link.node.clone();
+                let (dialed, expected) = (address.clone(), Some(incarnation));
+                let actual = peer.node.clone();
+                shared.tell(Event::OtherNode { dialed, expected, actual }).await;
+                if peer.node.address == address {
+                    link.close(Closed::OtherIncarnation(peer.node.clone()));
+                    return;
+                }
+            }
+            Ok((mut stream, peer)) => {
+                failures.clear();
+                let (lane, direction) = (Lane::Data, Direction::Outgoing);
+                let established = Established::new(shared, peer, lane, direction).await;
+                let (since, tally) = (Moment::now(), Tally::default());
+                let served = serve(&established, &link.outbox, &tally, &mut stream);
+                let why = link.stop.unless(served).await.unwrap_or(Down::Closed);
+                let unknown = tally.unknown();
+                telemetry::lost(unknown, 0);
+                established.end(stream, why, unknown).await;
+                backoff.ended(since, Moment::now());
+            }
+        }
+        if link.stop.unless(sleep(backoff.wait(random()))).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// Waits until there is something to send; false when there never will be.
+async fn wanted(outbox: &Outbox) -> bool {
+    loop {
+        if !outbox.is_empty_or_park() {
+            return true;
+        }
+        if outbox.closed().is_some() {
+            return false;
+        }
+        outbox.filled().await;
+    }
+}
+
+/// Messages of one connection. All in one task; the compiler wants atomics nevertheless.
+#[derive(Default)]
+struct Tally {
+    sent: AtomicU64,
+    arrived: AtomicU64,
+    /// All that were sent have arrived.
+    settled: Notify,
+}
+
+impl Tally {
+    fn unknown(&self) -> u64 {
+        self.sent.load(Relaxed).saturating_sub(self.arrived.load(Relaxed))
+    }
+}
+
+async fn serve(
+    established: &Established<'_>,
+    outbox: &Outbox,
+    tally: &Tally,
+    stream: &mut Stream,
+) -> Down {
+    let silence = match stream.be_patient(established.shared.settings.silence_max) {
+        Ok(silence) => silence,
+        Err(error) => return socket::cut(&error),
+    };
+    let (read, write) = tokio::io::split(stream);
+    // Both go on at the same time: reports must be read while a write waits.
+    tokio::select! {
+        why = send(established, outbox, tally, write) => why,
+        why = hear(tally, read) => why,
+        () = silence.noticed() => Down::Cut("nothing was heard of the peer any more".into()),
+    }
+}
+
+async fn send(
+    established: &Established<'_>,
+    outbox: &Outbox,
+    tally: &Tally,
+    mut write: WriteHalf<&mut Stream>,
+) -> Down {
+    let idle_timeout = established.shared.settings.idle_timeout;
+    let mut idle = Box::pin(sleep(idle_timeout));
+    let mut used = false;
+    loop {
+        if let Some(segment) = outbox.take() {
+            used = true;
+            let segment = Taken { outbox, segment };
+            tally.sent.fetch_add(segment.segment.frames, Relaxed);
+            if let Err(error) = write.write_all(&segment.segment.bytes).await {
+                return socket::cut(&error);
+            }
+            established.bytes.increment(segment.segment.bytes.len() as u64);
+            continue;
+        }
+        if let Err(error) = write.flush().await {
+            return socket::cut(&error);
+        }
+        let closing = outbox.closed().is_some();
+        if closing && tally.unknown() == 0 {
+            return Down::Closed;
+        }
+        tokio::select! {
+            () = outbox.filled() => {}
+            () = tally.settled.notified(), if closing => {}
+            () = &mut idle => {
+                if !std::mem::take(&mut used) && tally.unknown() == 0 {
+                    return Down::Idle;
+                }
+                idle.as_mut().reset(Instant::now() + idle_timeout);
+            }
+        }
+    }
+}
+
+/// A segment on its way; however that ends, its room is free again.
+struct Taken<'a> {
+    outbox: &'a Outbox,
+    segment: Segment,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.outbox.done(std::mem::take(&mut self.segment));
+    }
+}
+
+/// Reads how many messages have arrived.
+async fn hear(tally: &Tally, mut read: ReadHalf<&mut Stream>) -> Down {
+    let mut bytes = BytesMut::with_capacity(64);
+    loop {
+        match read.read_buf(&mut bytes).await {
+            Ok(0) => return Down::ByPeer,
+            Ok(_) => {}
+            Err(error) => return socket::cut(&error),
+        }
+        let frames = match frame::take(&mut bytes, REPORT) {
+            Ok(frames) => frames,
+            Err(error) => return Down::Frame(error),
+        };
+        for report in frames {
+            let Ok(report) = report[..].try_into().map(u64::from_le_bytes) else {
+                return Down::Cut("the peer's report of arrivals cannot be read".into());
+            };
+            // A peer that reports more than there was is not believed.
+            tally.arrived.store(report.min(tally.sent.load(Relaxed)), Relaxed);
+        }
+        if tally.unknown() == 0 {
+            tally.settled.notify_one();
+        }
+    }
+}
+
+/// Bytes of a report: a count.
+const REPORT: usize = 8;

@@ -1,0 +1,172 @@
+//! Both ends of the handshake, over a real connection.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+use super::Shared;
+use super::socket::{self, Socket, Stream};
+use crate::Address;
+use crate::transport::frame;
+use crate::transport::handshake::{
+    Accepted, GREETING_MAX, Hello, Message, Names, Version, judge_answer, judge_hello,
+};
+use crate::transport::refusal::Refusal;
+use crate::transport::{Lane, Peer, Security, verify};
+
+/// Opens a link to `address`.
+pub(super) async fn dial(
+    shared: &Shared,
+    address: &Address,
+    lane: Lane,
+) -> Result<(Stream, Arc<Peer>), Refusal> {
+    let settings = &shared.settings;
+    let tcp = timeout(settings.connect_timeout, connect(shared, address))
+        .await
+        .map_err(|_| Refusal::Slow(settings.connect_timeout))??;
+    timeout(settings.handshake_timeout, greet(shared, tcp, lane))
+        .await
+        .map_err(|_| Refusal::Slow(settings.handshake_timeout))?
+}
+
+async fn connect(shared: &Shared, address: &Address) -> Result<TcpStream, Refusal> {
+    let cut = |error: io::Error| Refusal::Cut(error.to_string());
+    let mut last = Refusal::Cut(format!("{} has no IP address", address.host()));
+    for resolved in lookup_host((address.host(), address.port())).await.map_err(cut)? {
+        if !shared.may_talk_with(resolved.ip()) {
+            last = Refusal::BeyondLoopback;
+            continue;
+        }
+        match TcpStream::connect(resolved).await {
+            Ok(tcp) => return Ok(tcp),
+            Err(error) => last = cut(error),
+        }
+    }
+    Err(last)
+}
+
+async fn greet(
+    shared: &Shared,
+    tcp: TcpStream,
+    lane: Lane,
+) -> Result<(Stream, Arc<Peer>), Refusal> {
+    let refusal = |error: io::Error| socket::refusal(&error);
+    let socket = Socket::new(tcp, shared.settings.silence_max).map_err(refusal)?;
+    let local = &shared.local;
+    let (mut stream, names) = match &shared.security {
+        Security::PlaintextWithoutAnyProtection => (Stream::Plain(socket), Names::Any),
+        Security::Tls(identity) => {
+            // The name is of no use (see `verify`), but the interface wants one.
+            let name = ServerName::try_from("tenure.invalid")
+                .map_err(|error| Refusal::Tls(error.to_string()))?;
+            let connector = TlsConnector::from(identity.tls().client.clone());
+            let tls = connector.connect(name, socket).await.map_err(refusal)?;
+            let names = names(tls.get_ref().1.peer_certificates(), &local.cluster)?;
+            (Stream::Tls(Box::new(TlsStream::Client(tls))), names)
+        }
+    };
+    let hello = Hello {
+        cluster: local.cluster.clone(),
+        name: local.name.clone(),
+        node: local.node.clone(),
+        lane,
+    };
+    say(&mut stream, &Message::Hello(Version::OURS, hello)).await.map_err(refusal)?;
+    let (version, Accepted { name, node, .. }) =
+        judge_answer(listen(&mut stream).await?, local, &names)?;
+    Ok((stream, Arc::new(Peer { node, name, version })))
+}
+
+/// Answers somebody who dialed us. The caller limits the time.
+pub(super) async fn answer(
+    shared: &Shared,
+    tcp: TcpStream,
+    from: SocketAddr,
+) -> Result<(Stream, Arc<Peer>, Lane), Refusal> {
+    let refusal = |error: io::Error| socket::refusal(&error);
+    if !shared.may_talk_with(from.ip()) {
+        return Err(Refusal::BeyondLoopback);
+    }
+    let socket = Socket::new(tcp, shared.settings.silence_max).map_err(refusal)?;
+    let local = &shared.local;
+    let (mut stream, names) = match &shared.security {
+        Security::PlaintextWithoutAnyProtection => (Stream::Plain(socket), Names::Any),
+        Security::Tls(identity) => {
+            let acceptor = TlsAcceptor::from(identity.tls().server.clone());
+            let tls = acceptor.accept(socket).await.map_err(refusal)?;
+            let names = names(tls.get_ref().1.peer_certificates(), &local.cluster)?;
+            (Stream::Tls(Box::new(TlsStream::Server(tls))), names)
+        }
+    };
+    let judged = match listen(&mut stream).await {
+        Ok(message) => judge_hello(message, local, &names),
+        Err(refusal) => Err(refusal),
+    };
+    match judged {
+        Ok((version, Hello { name, node, lane, .. })) => {
+            let accepted = Accepted {
+                cluster: local.cluster.clone(),
+                name: local.name.clone(),
+                node: local.node.clone(),
+            };
+            let answer = Message::Accepted(Version::OURS, accepted);
+            say(&mut stream, &answer).await.map_err(refusal)?;
+            Ok((stream, Arc::new(Peer { node, name, version }), lane))
+        }
+        Err(refused) => {
+            // Its log is where somebody will look. If it does not listen, ours still has it.
+            let why = Message::Refused(Version::OURS, refused.to_string());
+            if say(&mut stream, &why).await.is_ok() {
+                let _ = stream.shutdown().await;
+            }
+            Err(refused)
+        }
+    }
+}
+
+async fn say(stream: &mut Stream, message: &Message) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    frame::append(&mut bytes, GREETING_MAX, |out| out.extend_from_slice(&message.encode()))
+        .map_err(io::Error::other)?;
+    stream.write_all(&bytes).await?;
+    stream.flush().await
+}
+
+async fn listen(stream: &mut Stream) -> Result<Message, Refusal> {
+    let mut read = BytesMut::with_capacity(512);
+    loop {
+        let count = stream.read_buf(&mut read).await.map_err(|error| socket::refusal(&error))?;
+        if count == 0 {
+            return Err(Refusal::Cut("it was closed before the greeting".into()));
+        }
+        let mut frames = frame::take(&mut read, GREETING_MAX).map_err(|error| {
+            // Whoever does not know the protocol sends something that reads as a length, too.
+            match read.get(frame::HEADER..).is_some_and(|body| body.starts_with(b"tenure")) {
+                true => Refusal::Frame(error),
+                false => Refusal::NotTenure,
+            }
+        })?;
+        if let Some(body) = frames.next() {
+            // Neither side speaks again before it was answered.
+            if !frames.is_empty() || !read.is_empty() {
+                return Err(Refusal::Malformed("it sent more than a greeting".into()));
+            }
+            return Message::decode(&body);
+        }
+    }
+}
+
+fn names(certificates: Option<&[CertificateDer<'_>]>, cluster: &str) -> Result<Names, Refusal> {
+    match certificates.and_then(|chain| chain.first()) {
+        Some(leaf) => verify::names(leaf, cluster),
+        // Not reached: the verifiers demand one.
+        None => Err(Refusal::Tls("it showed no certificate".into())),
+    }
+}

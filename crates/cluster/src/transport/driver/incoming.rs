@@ -1,0 +1,258 @@
+//! Links that peers opened to us.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tenure_lease::Moment;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use super::socket::{self, Stream};
+use super::{Established, Flag, Shared, lock};
+use crate::transport::{Direction, Down, Event, Frames, Lane, Peer, frame};
+use crate::{Address, Node};
+
+/// Who is connected to us. A node has one link for each lane: a second one means that it has given
+/// the first up.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    links: HashMap<(Sender, Lane), Arc<Running>>,
+    /// Where each node's messages go. Kept for a while after its link has ended, so that what it
+    /// sends on its next one comes after what is still waiting.
+    queues: HashMap<Sender, Queue>,
+}
+
+/// A node together with its certified name, so that nobody can replace another one's links.
+type Sender = (Node, String);
+
+#[derive(Debug)]
+struct Running {
+    stop: Flag,
+    ended: Flag,
+}
+
+#[derive(Debug)]
+struct Queue {
+    frames: mpsc::Sender<Frames>,
+    used: Moment,
+}
+
+impl Incoming {
+    pub(super) fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Ends all links from an address.
+    pub(super) fn stop(&mut self, address: &Address) {
+        for (((node, _), _), running) in &self.links {
+            if node.address == *address {
+                running.stop.raise();
+            }
+        }
+        self.queues.retain(|(node, _), _| node.address != *address);
+    }
+
+    /// Ends all links.
+    pub(super) fn stop_all(&mut self) {
+        self.links.values().for_each(|running| running.stop.raise());
+        self.queues.clear();
+    }
+
+    /// Lets go of the queues of nodes that have been away for long.
+    pub(super) fn sweep(&mut self, now: Moment, idle: Duration) {
+        let links = &self.links;
+        self.queues.retain(|sender, queue| {
+            links.contains_key(&(sender.clone(), Lane::Data)) || now.since(queue.used) < idle
+        });
+    }
+
+    /// The queue for a node's messages, and its other end if it is new.
+    fn queue(
+        &mut self,
+        sender: &Sender,
+        room: usize,
+    ) -> (mpsc::Sender<Frames>, Option<mpsc::Receiver<Frames>>) {
+        if let Some(queue) = self.queues.get(sender)
+            && !queue.frames.is_closed()
+        {
+            return (queue.frames.clone(), None);
+        }
+        let (frames, receiver) = mpsc::channel(room);
+        let queue = Queue { frames: frames.clone(), used: Moment::now() };
+        self.queues.insert(sender.clone(), queue);
+        (frames, Some(receiver))
+    }
+}
+
+/// Reads from a peer until its link ends.
+pub(super) async fn run(shared: Arc<Shared>, mut stream: Stream, peer: Arc<Peer>, lane: Lane) {
+    let sender = (peer.node.clone(), peer.name.clone());
+    let registered = Registered::new(&shared, (sender.clone(), lane)).await;
+    let established = Established::new(&shared, peer.clone(), lane, Direction::Incoming).await;
+    let reading = async {
+        match lane {
+            Lane::Control => control(&established, &mut stream).await,
+            Lane::Data => {
+                let room = shared.settings.incoming_batches;
+                let (queue, new) = lock(&shared.incoming).queue(&sender, room);
+                if let Some(frames) = new {
+                    shared.tell(Event::Data { from: peer.clone(), frames }).await;
+                }
+                data(&established, &mut stream, queue).await
+            }
+        }
+    };
+    let why = match registered.running.stop.unless(reading).await {
+        Some(why) => why,
+        None if registered.is_in(&lock(&shared.incoming)) => Down::Closed,
+        None => Down::Replaced,
+    };
+    established.end(stream, why, 0).await;
+}
+
+/// A link in the table, for as long as it lives.
+struct Registered<'a> {
+    shared: &'a Shared,
+    key: (Sender, Lane),
+    running: Arc<Running>,
+}
+
+impl<'a> Registered<'a> {
+    /// Enters the link in place of a former one, whose end it waits for: frames must not overtake.
+    async fn new(shared: &'a Shared, key: (Sender, Lane)) -> Self {
+        let running = Arc::new(Running { stop: Flag::new(), ended: Flag::new() });
+        let former = lock(&shared.incoming).links.insert(key.clone(), running.clone());
+        let registered = Self { shared, key, running };
+        if let Some(former) = former {
+            former.stop.raise();
+            former.ended.raised().await;
+        }
+        registered
+    }
+
+    fn is_in(&self, incoming: &Incoming) -> bool {
+        incoming.links.get(&self.key).is_some_and(|now| Arc::ptr_eq(now, &self.running))
+    }
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        let mut incoming = lock(&self.shared.incoming);
+        if self.is_in(&incoming) {
+            incoming.links.remove(&self.key);
+        }
+        if let Some(queue) = incoming.queues.get_mut(&self.key.0) {
+            queue.used = Moment::now();
+        }
+        self.running.ended.raise();
+    }
+}
+
+async fn control(established: &Established<'_>, stream: &mut Stream) -> Down {
+    let shared = established.shared;
+    let mut read = BytesMut::new();
+    loop {
+        read.reserve(CONTROL_READ);
+        match stream.read_buf(&mut read).await {
+            Ok(0) => return ended(&read),
+            Ok(count) => established.bytes.increment(count as u64),
+            Err(error) => return socket::cut(&error),
+        }
+        loop {
+            match frame::take(&mut read, shared.settings.control_frame_max) {
+                Ok(frames) if frames.is_empty() => break,
+                Ok(frames) => {
+                    let from = established.link.peer.clone();
+                    shared.tell(Event::Control { from, frames }).await;
+                }
+                Err(error) => return Down::Frame(error),
+            }
+        }
+    }
+}
+
+async fn data(
+    established: &Established<'_>,
+    stream: &mut Stream,
+    queue: mpsc::Sender<Frames>,
+) -> Down {
+    let max = established.shared.settings.data_frame_max;
+    let (mut stream, mut back) = tokio::io::split(stream);
+    let mut read = BytesMut::new();
+    let mut room = DATA_READ_MIN;
+    let mut batch = Frames::default();
+    // How many were handed over; the peer is told in a while, once for many.
+    let mut arrived = 0u64;
+    let mut report = Box::pin(sleep(REPORT_DELAY));
+    let mut unreported = false;
+    loop {
+        if batch.is_empty() {
+            batch = match frame::take(&mut read, max) {
+                Ok(frames) => frames,
+                Err(error) => return Down::Frame(error),
+            };
+        }
+        let full = !batch.is_empty();
+        if !full && read.capacity() - read.len() < room.min(RECORD) {
+            read.reserve(room);
+        }
+        let spare = read.capacity() - read.len();
+        tokio::select! {
+            biased;
+            () = &mut report, if unreported => {
+                unreported = false;
+                let mut bytes = [0; frame::HEADER + 8];
+                bytes[0] = 8;
+                bytes[frame::HEADER..].copy_from_slice(&arrived.to_le_bytes());
+                let written = async {
+                    back.write_all(&bytes).await?;
+                    back.flush().await
+                };
+                if let Err(error) = written.await {
+                    return socket::cut(&error);
+                }
+            }
+            room = queue.reserve(), if full => {
+                let Ok(room) = room else {
+                    return Down::Closed; // Nobody wants them.
+                };
+                arrived += batch.len() as u64;
+                room.send(std::mem::take(&mut batch));
+                if !unreported {
+                    unreported = true;
+                    report.as_mut().reset(Instant::now() + REPORT_DELAY);
+                }
+            }
+            count = stream.read_buf(&mut read), if !full => match count {
+                Ok(0) => return ended(&read),
+                Ok(count) => {
+                    established.bytes.increment(count as u64);
+                    // Who has much to say gets more room; most links are quiet.
+                    if count == spare {
+                        room = (room * 4).min(DATA_READ_MAX);
+                    }
+                }
+                Err(error) => return socket::cut(&error),
+            },
+        }
+    }
+}
+
+fn ended(rest: &[u8]) -> Down {
+    match frame::end(rest) {
+        Ok(()) => Down::ByPeer,
+        Err(error) => Down::Frame(error),
+    }
+}
+
+/// Reports are for the case of a cut; until then they only cost.
+const REPORT_DELAY: Duration = Duration::from_millis(20);
+const CONTROL_READ: usize = 4 << 10;
+/// Messages share a buffer of at least and at most so many bytes, unless one is longer.
+const DATA_READ_MIN: usize = 4 << 10;
+const DATA_READ_MAX: usize = 128 << 10;
+/// What TLS gives at a time. If less than that is left of a buffer, a new one is begun.
+const RECORD: usize = 16 << 10;

@@ -1,0 +1,382 @@
+//! The first two frames of a connection: who dials says hello, who accepts answers.
+//!
+//! ```text
+//! "tenure" | kind: u8 | major: u16 | minor: u16 | rest
+//! ```
+//!
+//! The part up to the version, and a refusal's text after it, stay as they are in every version to
+//! come, so that two nodes that share no version can still tell each other why they part. Within a
+//! major version fields are only ever added at the end, and what a reader does not know it ignores.
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::refusal::Refusal;
+use super::{Lane, Local};
+use crate::Node;
+
+/// A version of the protocol between nodes.
+///
+/// Different majors refuse each other. Of two minors, the lower one is spoken; a receiver ignores
+/// frames of a kind that it does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Version {
+    /// Changes when nodes of both versions cannot be in one cluster.
+    pub major: u16,
+    /// Changes when something is added.
+    pub minor: u16,
+}
+
+impl Version {
+    /// What this build speaks.
+    pub const OURS: Self = Self { major: 1, minor: 0 };
+
+    /// What two nodes speak with each other, if they can.
+    pub fn agree(self, other: Self) -> Option<Self> {
+        let minor = self.minor.min(other.minor);
+        (self.major == other.major).then_some(Self { major: self.major, minor })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// What the dialer says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The name of the cluster that it is of.
+    pub cluster: String,
+    /// Its name within it, as in its certificate.
+    pub name: String,
+    /// Its address and incarnation.
+    pub node: Node,
+    /// What the connection is for.
+    pub lane: Lane,
+}
+
+/// What the acceptor says if it takes the connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// The name of the cluster that it is of.
+    pub cluster: String,
+    /// Its name within it, as in its certificate.
+    pub name: String,
+    /// Its address and incarnation.
+    pub node: Node,
+}
+
+/// A handshake's frame, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// From the dialer.
+    Hello(Version, Hello),
+    /// The acceptor agrees.
+    Accepted(Version, Accepted),
+    /// The acceptor refuses, in words for people.
+    Refused(Version, String),
+    /// Of a major version that we cannot read further.
+    Foreign(Version),
+}
+
+impl Message {
+    /// The body of its frame.
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, version, rest) = match self {
+            Self::Hello(version, hello) => (HELLO, version, pack(hello)),
+            Self::Accepted(version, accepted) => (ACCEPTED, version, pack(accepted)),
+            Self::Refused(version, why) => {
+                (REFUSED, version, limited(why, REASON_MAX).as_bytes().to_vec())
+            }
+            Self::Foreign(version) => (FOREIGN, version, Vec::new()),
+        };
+        let mut body = Vec::with_capacity(PREFIX + rest.len());
+        body.extend_from_slice(MAGIC);
+        body.push(kind);
+        body.extend_from_slice(&version.major.to_le_bytes());
+        body.extend_from_slice(&version.minor.to_le_bytes());
+        body.extend_from_slice(&rest);
+        body
+    }
+
+    /// Reads the body of a frame.
+    pub fn decode(body: &[u8]) -> Result<Self, Refusal> {
+        let not_ours = || Refusal::NotTenure;
+        let rest = body.strip_prefix(MAGIC).ok_or_else(not_ours)?;
+        let (&[kind, a, b, c, d], rest) = rest.split_first_chunk().ok_or_else(not_ours)?;
+        let version =
+            Version { major: u16::from_le_bytes([a, b]), minor: u16::from_le_bytes([c, d]) };
+        match kind {
+            // Before the version is looked at: this one we can always read.
+            REFUSED => {
+                let why = String::from_utf8_lossy(&rest[..rest.len().min(REASON_MAX)]);
+                // It is logged: no control characters that could pass for lines of the log.
+                Ok(Self::Refused(version, why.replace(char::is_control, " ")))
+            }
+            _ if version.major != Version::OURS.major => Ok(Self::Foreign(version)),
+            HELLO => Ok(Self::Hello(version, unpack(rest)?)),
+            ACCEPTED => Ok(Self::Accepted(version, unpack(rest)?)),
+            _ => Err(Refusal::Malformed("its first frame is no greeting".into())),
+        }
+    }
+}
+
+/// Which names of a cluster a certificate is good for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// Every name: the certificate is shared by all replicas, or there is no certificate.
+    Any,
+    /// These.
+    Only(Vec<String>),
+}
+
+impl Names {
+    /// Whether `name` is among them.
+    pub fn covers(&self, name: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Only(names) => names.iter().any(|covered| covered == name),
+        }
+    }
+}
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("any name"),
+            Self::Only(names) => write!(f, "\"{}\"", names.join("\", \"")),
+        }
+    }
+}
+
+/// The acceptor judges the first frame of a connection whose certificate is good for `names`.
+pub fn judge_hello(
+    message: Message,
+    local: &Local,
+    names: &Names,
+) -> Result<(Version, Hello), Refusal> {
+    match message {
+        Message::Hello(theirs, hello) => {
+            let version = agree(theirs)?;
+            judge_names(&hello.cluster, &hello.name, local, names)?;
+            // A node may well dial itself under another name, to find that out.
+            if hello.node.address == local.node.address && hello.node != local.node {
+                return Err(Refusal::OurAddress(hello.node.address.clone()));
+            }
+            Ok((version, hello))
+        }
+        Message::Foreign(theirs) => Err(Refusal::Version { ours: Version::OURS, theirs }),
+        Message::Accepted(..) | Message::Refused(..) => {
+            Err(Refusal::Malformed("its first frame is an answer to nothing".into()))
+        }
+    }
+}
+
+/// The dialer judges the answer of whoever accepted, whose certificate is good for `names`.
+pub fn judge_answer(
+    message: Message,
+    local: &Local,
+    names: &Names,
+) -> Result<(Version, Accepted), Refusal> {
+    match message {
+        Message::Accepted(theirs, accepted) => {
+            let version = agree(theirs)?;
+            judge_names(&accepted.cluster, &accepted.name, local, names)?;
+            Ok((version, accepted))
+        }
+        Message::Refused(_, why) => Err(Refusal::ByPeer(why)),
+        Message::Foreign(theirs) => Err(Refusal::Version { ours: Version::OURS, theirs }),
+        Message::Hello(..) => Err(Refusal::Malformed("it answers hello with hello".into())),
+    }
+}
+
+fn agree(theirs: Version) -> Result<Version, Refusal> {
+    Version::OURS.agree(theirs).ok_or(Refusal::Version { ours: Version::OURS, theirs })
+}
+
+fn judge_names(cluster: &str, name: &str, local: &Local, names: &Names) -> Result<(), Refusal> {
+    if cluster != local.cluster {
+        let (ours, theirs) = (local.cluster.clone(), shown(cluster));
+        return Err(Refusal::Cluster { ours, theirs });
+    }
+    if !names.covers(name) {
+        return Err(Refusal::Name { claimed: shown(name), certified: names.to_string() });
+    }
+    // The name goes into logs and labels.
+    if !is_name(name) {
+        return Err(Refusal::Malformed(format!("{:?} is no name of a node", shown(name))));
+    }
+    Ok(())
+}
+
+/// Whether this can name a cluster or a node: 1 to 128 characters that a URI's path may hold.
+pub fn is_name(name: &str) -> bool {
+    (1..=NAME_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+}
+
+/// What strangers sent, made fit for a log line.
+fn shown(text: &str) -> String {
+    limited(text, 80).replace(char::is_control, " ")
+}
+
+fn limited(text: &str, bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes)]
+}
+
+fn pack(value: &impl Serialize) -> Vec<u8> {
+    // Plain structs of strings and numbers: there is nothing in them that could fail.
+    postcard::to_stdvec(value).expect("strings and numbers are always packed")
+}
+
+fn unpack<T: DeserializeOwned>(rest: &[u8]) -> Result<T, Refusal> {
+    // What a newer minor version appended is left over, and ignored.
+    let (value, _) = postcard::take_from_bytes(rest)
+        .map_err(|error| Refusal::Malformed(format!("its greeting cannot be read: {error}")))?;
+    Ok(value)
+}
+
+/// No greeting is longer: two names, an address.
+pub const GREETING_MAX: usize = 4096;
+const MAGIC: &[u8] = b"tenure";
+const PREFIX: usize = MAGIC.len() + 5;
+const REASON_MAX: usize = 1024;
+const NAME_MAX: usize = 128;
+const HELLO: u8 = 1;
+const ACCEPTED: u8 = 2;
+const REFUSED: u8 = 3;
+/// Never sent; so that every message can be encoded.
+const FOREIGN: u8 = 0;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Incarnation;
+
+    fn local() -> Local {
+        Local { cluster: "shop".into(), name: "shop-0".into(), node: node(1, 1) }
+    }
+
+    fn node(port: u16, incarnation: u64) -> Node {
+        Node {
+            address: format!("127.0.0.1:{port}").parse().unwrap(),
+            incarnation: Incarnation(incarnation),
+        }
+    }
+
+    fn hello() -> Hello {
+        Hello {
+            cluster: "shop".into(),
+            name: "shop-1".into(),
+            node: node(2, 2),
+            lane: Lane::Control,
+        }
+    }
+
+    fn judged(version: Version, hello: Hello, names: &Names) -> Result<Version, String> {
+        let message = Message::decode(&Message::Hello(version, hello).encode()).unwrap();
+        judge_hello(message, &local(), names)
+            .map(|(version, _)| version)
+            .map_err(|refusal| refusal.to_string())
+    }
+
+    prop_compose! {
+        fn any_message()(
+            kind in 0..3,
+            version in (Just(1u16), any::<u16>()),
+            cluster in ".{0,40}",
+            name in ".{0,40}",
+            port in 1u16..,
+            incarnation: u64,
+            data: bool,
+            why in "[^\\pC]{0,300}",
+        ) -> Message {
+            let version = Version { major: version.0, minor: version.1 };
+            let node = node(port, incarnation);
+            let lane = if data { Lane::Data } else { Lane::Control };
+            match kind {
+                0 => Message::Hello(version, Hello { cluster, name, node, lane }),
+                1 => Message::Accepted(version, Accepted { cluster, name, node }),
+                _ => Message::Refused(version, limited(&why, REASON_MAX).into()),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn greetings_survive_the_wire(message in any_message()) {
+            let body = message.encode();
+            prop_assert!(body.len() <= GREETING_MAX);
+            prop_assert_eq!(Message::decode(&body).unwrap(), message);
+        }
+
+        #[test]
+        fn a_greeting_cut_at_any_byte_is_refused(message in any_message()) {
+            let body = message.encode();
+            // A refusal's text may be of any length, so every cut of it is one, too.
+            let least = if matches!(message, Message::Refused(..)) { PREFIX } else { body.len() };
+            for cut in 0..least {
+                prop_assert!(Message::decode(&body[..cut]).is_err(), "cut at {}", cut);
+            }
+        }
+
+        #[test]
+        fn what_a_newer_minor_version_appends_is_ignored(
+            message in any_message(),
+            more in proptest::collection::vec(any::<u8>(), 0..50),
+        ) {
+            prop_assume!(!matches!(message, Message::Refused(..)));
+            let mut body = message.encode();
+            body.extend_from_slice(&more);
+            prop_assert_eq!(Message::decode(&body).unwrap(), message);
+        }
+
+        #[test]
+        fn garbage_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(Message::decode(&bytes).is_err());
+            let mut tailored = MAGIC.to_vec();
+            tailored.extend_from_slice(&bytes);
+            let _ = Message::decode(&tailored); // Must not panic.
+        }
+    }
+
+    #[test]
+    fn the_lower_minor_is_spoken() {
+        let newer = Version { minor: 7, ..Version::OURS };
+        assert_eq!(judged(newer, hello(), &Names::Any), Ok(Version::OURS));
+        assert_eq!(newer.agree(Version::OURS), Some(Version::OURS));
+    }
+
+    #[test]
+    fn another_major_is_refused_with_both_versions() {
+        let newer = Version { major: 2, minor: 3 };
+        let error = judged(newer, hello(), &Names::Any).unwrap_err();
+        assert!(error.contains("2.3") && error.contains("1.0"), "{error}");
+        // And the newer one's refusal is readable here.
+        let refusal = Message::Refused(newer, "we speak 2.3".into()).encode();
+        let answer = judge_answer(Message::decode(&refusal).unwrap(), &local(), &Names::Any);
+        assert_eq!(answer, Err(Refusal::ByPeer("we speak 2.3".into())));
+    }
+
+    #[test]
+    fn names_must_be_those_of_the_certificate() {
+        let only = Names::Only(vec!["shop-7".into()]);
+        let error = judged(Version::OURS, hello(), &only).unwrap_err();
+        assert!(error.contains("shop-1") && error.contains("shop-7"), "{error}");
+
+        let other = Hello { cluster: "bank".into(), ..hello() };
+        let error = judged(Version::OURS, other, &Names::Any).unwrap_err();
+        assert!(error.contains("shop") && error.contains("bank"), "{error}");
+
+        let odd = Hello { name: "a b".into(), ..hello() };
+        judged(Version::OURS, odd, &Names::Any).unwrap_err();
+        let ours = Hello { node: node(1, 9), ..hello() };
+        judged(Version::OURS, ours, &Names::Any).unwrap_err();
+    }
+}

@@ -1,0 +1,54 @@
+//! The names of all metrics of the transport, in one place. No label is chosen by a stranger.
+
+use metrics::{counter, gauge};
+
+use super::refusal::Refusal;
+use super::{Direction, Lane};
+
+/// Gauge, by `lane` and `direction`: links that are up.
+pub const LINKS: &str = "tenure_transport_links";
+/// Gauge: connections that have not yet shown who they are.
+pub const HANDSHAKES: &str = "tenure_transport_handshakes";
+/// Counter, by `reason`: connections to us that were refused.
+pub const REFUSED: &str = "tenure_transport_refused_total";
+/// Counter, by `reason`: connections that we dialed and that came to nothing.
+pub const FAILED: &str = "tenure_transport_failed_total";
+/// Counter, by `reason` (`full`, `stale`, `other_node`): control frames dropped unsent.
+pub const CONTROL_DROPPED: &str = "tenure_transport_control_dropped_total";
+/// Counter: messages that may or may not have arrived when their link was cut.
+pub const UNKNOWN: &str = "tenure_transport_unknown_total";
+/// Counter: messages that were accepted for sending and that certainly did not leave.
+pub const UNSENT: &str = "tenure_transport_unsent_total";
+/// Counter, by `lane` and `direction`: bytes, frames' lengths included.
+pub const BYTES: &str = "tenure_transport_bytes_total";
+
+pub(crate) fn up(lane: Lane, direction: Direction, change: f64) {
+    gauge!(LINKS, "lane" => lane.word(), "direction" => direction.word()).increment(change);
+}
+
+pub(crate) fn handshakes(count: usize) {
+    gauge!(HANDSHAKES).set(count as f64);
+}
+
+pub(crate) fn refused(refusal: &Refusal) {
+    counter!(REFUSED, "reason" => refusal.reason()).increment(1);
+}
+
+pub(crate) fn failed(refusal: &Refusal) {
+    counter!(FAILED, "reason" => refusal.reason()).increment(1);
+}
+
+pub(crate) fn control_dropped(reason: &'static str, count: u64) {
+    if count > 0 {
+        counter!(CONTROL_DROPPED, "reason" => reason).increment(count);
+    }
+}
+
+pub(crate) fn lost(unknown: u64, unsent: u64) {
+    counter!(UNKNOWN).increment(unknown);
+    counter!(UNSENT).increment(unsent);
+}
+
+pub(crate) fn bytes(lane: Lane, direction: Direction) -> metrics::Counter {
+    counter!(BYTES, "lane" => lane.word(), "direction" => direction.word())
+}

@@ -1,0 +1,143 @@
+//! Real nodes on loopback, in one process.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use tenure_cluster::certs::Authority;
+use tenure_cluster::{Address, Cluster, Ending, Event, JoinError, Settings, Status};
+use tenure_lease::{MemoryStore, Store};
+use tokio::time::timeout;
+
+/// Ports that nobody uses; the sockets stay open until all are chosen.
+fn addresses(count: usize) -> Vec<Address> {
+    let sockets: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    sockets
+        .iter()
+        .map(|socket| Address::new(&socket.local_addr().unwrap().to_string()).unwrap())
+        .collect()
+}
+
+fn plain(address: &Address, store: &Store) -> Settings {
+    let lease = store.lease("shop.formation").ttl(Duration::from_secs(3));
+    let mut settings = Settings::new("shop").name("node").address(address.clone()).formation(lease);
+    settings.plaintext_without_any_protection = true;
+    settings
+}
+
+async fn join_all(settings: Vec<Settings>) -> Vec<Cluster> {
+    let joins: Vec<_> =
+        settings.into_iter().map(|settings| tokio::spawn(Cluster::join(settings))).collect();
+    let mut clusters = Vec::new();
+    for join in joins {
+        clusters.push(soon(join).await.unwrap().unwrap());
+    }
+    clusters
+}
+
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    timeout(Duration::from_secs(30), future).await.expect("within half a minute")
+}
+
+/// Waits until every node sees so many members, all up, and they are one cluster.
+async fn agree(clusters: &[Cluster], count: usize) {
+    soon(async {
+        loop {
+            let views: Vec<_> = clusters.iter().map(Cluster::view).collect();
+            let same = views.iter().all(|view| view.digest() == views[0].digest());
+            let up = views[0].members().filter(|(_, member)| member.status == Status::Up).count();
+            if same && up == count && views[0].members().len() == count {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_nodes_form_one_cluster_and_leave_it() {
+    let store = Store::new(MemoryStore::default());
+    let settings = addresses(5).iter().map(|address| plain(address, &store)).collect();
+    let mut clusters = join_all(settings).await;
+    agree(&clusters, 5).await;
+    let gone = clusters.pop().unwrap();
+    let node = gone.me();
+    let mut events = clusters[0].events();
+    gone.before_leaving(|| async { tokio::task::yield_now().await });
+    soon(gone.leave()).await;
+    assert_eq!(gone.ended().await, Ending::Left);
+    soon(async { while events.next().await != Some(Event::Removed(node.clone())) {} }).await;
+    agree(&clusters, 4).await;
+    for cluster in &clusters {
+        soon(cluster.leave()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_let_nodes_in() {
+    let directory = std::env::temp_dir().join(format!("tenure-cluster-{}", std::process::id()));
+    let authority = Authority::new("shop").unwrap();
+    let store = Store::new(MemoryStore::default());
+    let settings = addresses(3).into_iter().enumerate().map(|(index, address)| {
+        let name = format!("shop-{index}");
+        let certs = directory.join(&name);
+        authority.issue(&name, &["127.0.0.1"]).unwrap().save(&certs).unwrap();
+        let mut settings = plain(&address, &store).name(name).identity(certs);
+        settings.plaintext_without_any_protection = false;
+        settings
+    });
+    let clusters = join_all(settings.collect()).await;
+    agree(&clusters, 3).await;
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_store_the_first_seed_forms_the_cluster() {
+    let addresses = addresses(3);
+    let settings = addresses.iter().map(|address| {
+        let mut settings = Settings::new("shop").name("node").address(address.clone());
+        for seed in &addresses {
+            settings = settings.discover(seed.to_string().parse().unwrap());
+        }
+        settings.plaintext_without_any_protection = true;
+        settings.seed_patience = Duration::from_millis(500);
+        settings
+    });
+    let clusters = join_all(settings.collect()).await;
+    agree(&clusters, 3).await;
+    let first = clusters[0].view();
+    assert_eq!(first.oldest(None).unwrap().address, addresses[0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_setting_that_must_agree_is_named_with_both_values() {
+    let store = Store::new(MemoryStore::default());
+    let addresses = addresses(2);
+    let mut first = plain(&addresses[0], &store);
+    first.must_agree.insert("shards".into(), "64".into());
+    let mut second = plain(&addresses[1], &store);
+    second.must_agree.insert("shards".into(), "128".into());
+    let _cluster = soon(Cluster::join(first)).await.unwrap();
+    let error = soon(Cluster::join(second)).await.unwrap_err();
+    assert!(matches!(error, JoinError::Ended(Ending::Refused(_))), "{error}");
+    for word in ["shards", "64", "128"] {
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operators_down_ends_a_node_and_a_new_one_joins_at_its_address() {
+    let store = Store::new(MemoryStore::default());
+    let addresses = addresses(3);
+    let settings = addresses.iter().map(|address| plain(address, &store)).collect();
+    let mut clusters = join_all(settings).await;
+    agree(&clusters, 3).await;
+    let gone = clusters.pop().unwrap();
+    clusters[0].down(&gone.me()).await;
+    assert_eq!(soon(gone.ended()).await, Ending::Downed);
+    let again = soon(Cluster::join(plain(&addresses[2], &store))).await.unwrap();
+    assert_ne!(again.me(), gone.me());
+    clusters.push(again);
+    agree(&clusters, 3).await;
+}

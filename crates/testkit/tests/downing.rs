@@ -1,0 +1,153 @@
+//! Splits of simulated clusters, and who survives them.
+//!
+//! `TENURE_SIM_SEEDS=10000` runs the full count.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tenure_cluster::downing::{LeaseMajority, Mode, Strategy};
+use tenure_testkit::sim::cluster::{
+    Outcome, Plan, SPLIT_COVERAGE, Sim, SimSettings, run, run_splits,
+};
+
+fn lease_majority(mode: Mode) -> Strategy {
+    Strategy::LeaseMajority(LeaseMajority { mode, ..LeaseMajority::default() })
+}
+
+fn cluster(seed: u64, nodes: usize, mode: Mode) -> Sim {
+    let downing = Some(lease_majority(mode));
+    let mut sim = Sim::new(seed, SimSettings { downing, ..SimSettings::nodes(nodes) });
+    sim.start_all();
+    assert!(sim.run_until(Duration::from_secs(20), Sim::agrees).is_some(), "seed {seed}");
+    sim
+}
+
+fn seeds(usual: u64) -> u64 {
+    let wanted = std::env::var("TENURE_SIM_SEEDS").ok();
+    wanted.map_or(usual, |count| count.parse().expect("TENURE_SIM_SEEDS is a number"))
+}
+
+/// `TENURE_SIM_TRACE=7` prints what happens in seed 7.
+fn traced(seed: u64) -> bool {
+    std::env::var("TENURE_SIM_TRACE").is_ok_and(|wanted| wanted == seed.to_string())
+}
+
+fn running(sim: &Sim) -> Vec<usize> {
+    sim.running().collect()
+}
+
+#[test]
+fn of_two_halves_one_survives_whole() {
+    let mut won: BTreeMap<Vec<usize>, Vec<Duration>> = BTreeMap::new();
+    for seed in 0..seeds(100) {
+        let mut sim = cluster(seed, 4, Mode::Ties);
+        sim.partition(&[0, 1], &[2, 3]);
+        let settled = sim.run_until(Duration::from_secs(20), |sim| {
+            [[0, 1], [2, 3]].iter().any(|side| running(sim) == side)
+        });
+        sim.look();
+        let settled = settled.unwrap_or_else(|| panic!("seed {seed}: {:?} live", running(&sim)));
+        won.entry(running(&sim)).or_default().push(settled);
+        assert!(sim.violations().is_empty(), "seed {seed}: {:?}", sim.violations());
+    }
+    assert_eq!(won.len(), 2, "each half wins sometimes: {won:?}");
+    for (side, mut times) in won {
+        times.sort();
+        let (median, most) = (times[times.len() / 2], times[times.len() - 1]);
+        println!("{side:?} won {} times; settled after {median:?}, at most {most:?}", times.len());
+    }
+}
+
+#[test]
+fn while_the_store_is_away_both_halves_stay() {
+    for seed in 0..seeds(20) {
+        let mut sim = cluster(seed, 4, Mode::Ties);
+        sim.partition(&[0, 1], &[2, 3]);
+        (0..4).for_each(|node| sim.reach_store(node, false));
+        for _ in 0..300 {
+            sim.run_for(Duration::from_secs(1));
+            assert_eq!(running(&sim), [0, 1, 2, 3], "seed {seed}");
+        }
+        (0..4).for_each(|node| sim.reach_store(node, true));
+        let settled = sim.run_until(Duration::from_secs(20), |sim| {
+            [[0, 1], [2, 3]].iter().any(|side| running(sim) == side)
+        });
+        assert!(settled.is_some(), "seed {seed}: {:?} live", running(&sim));
+        assert!(sim.violations().is_empty(), "seed {seed}: {:?}", sim.violations());
+    }
+}
+
+#[test]
+fn clean_splits_in_ties_have_one_survivor() {
+    let mut all = Campaign::default();
+    for seed in 0..seeds(150) {
+        let nodes = [4, 5, 9][seed as usize % 3];
+        all.add(seed, run_splits(seed, nodes, lease_majority(Mode::Ties), traced(seed)));
+    }
+    all.report(SPLIT_COVERAGE);
+}
+
+#[test]
+fn clean_splits_in_always_have_one_survivor() {
+    let mut all = Campaign::default();
+    for seed in 0..seeds(150) {
+        let nodes = [4, 5, 9][seed as usize % 3];
+        all.add(seed, run_splits(seed, nodes, lease_majority(Mode::Always), traced(seed)));
+    }
+    all.report(&[]);
+}
+
+#[test]
+fn whatever_happens_in_always_there_is_one_survivor() {
+    let mut all = Campaign::default();
+    for seed in 0..seeds(150) {
+        let nodes = [4, 5, 9][seed as usize % 3];
+        let mut plan = Plan::with_downing(seed, nodes, lease_majority(Mode::Always));
+        plan.trace = traced(seed);
+        all.add(seed, run(seed, &plan));
+    }
+    all.report(&[]);
+}
+
+#[derive(Default)]
+struct Campaign {
+    seeds: u64,
+    violations: Vec<String>,
+    coverage: BTreeMap<&'static str, u64>,
+    recoveries: Vec<Duration>,
+}
+
+impl Campaign {
+    fn add(&mut self, seed: u64, outcome: Outcome) {
+        self.seeds += 1;
+        for line in &outcome.trace {
+            println!("{line}");
+        }
+        for (what, count) in outcome.coverage {
+            *self.coverage.entry(what).or_default() += count;
+        }
+        self.recoveries.extend(outcome.recovery);
+        let found = outcome.violations.iter().take(1).map(|what| {
+            let what: String = what.to_string().chars().take(600).collect();
+            format!("seed {seed}: {what}")
+        });
+        self.violations.extend(found);
+    }
+
+    fn report(mut self, words: &[&str]) {
+        self.recoveries.sort();
+        let middle = self.recoveries.get(self.recoveries.len() / 2);
+        println!(
+            "{} seeds, whole again after {middle:?}, at most {:?}",
+            self.seeds,
+            self.recoveries.last()
+        );
+        println!("{:?}", self.coverage);
+        let count = self.violations.len();
+        let shown: Vec<String> = self.violations.into_iter().take(5).collect();
+        assert_eq!(count, 0, "{}", shown.join("\n"));
+        let missing: Vec<&&str> =
+            words.iter().filter(|word| !self.coverage.contains_key(**word)).collect();
+        assert!(missing.is_empty(), "never met: {missing:?}");
+    }
+}
