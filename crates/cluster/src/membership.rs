@@ -60,7 +60,7 @@ pub struct Membership {
     gossiped_at: Moment,
     /// Since when each unreachable member that is only joining has been so.
     lost_joiners: BTreeMap<Node, Moment>,
-    /// Since when others do not know this node, which is only joining.
+    /// Since when others do not list this node.
     disowned: Option<Moment>,
     leaving: Option<Leaving>,
     /// What users were told last.
@@ -272,7 +272,7 @@ impl Membership {
                     self.gossip(now);
                     self.lead(now);
                     self.give_up_lost_joiners(now);
-                    self.start_over_if_lost(now);
+                    self.end_if_lost(now);
                     self.collect_tombstones(now);
                 }
                 self.leave_if_due(now);
@@ -488,6 +488,9 @@ impl Membership {
             view.observations().map(|(_, subject)| subject.clone()).collect();
         let is_unreachable = |node: &Node| unreachable.contains(node);
         self.watch.set_members(&self.me, alive, is_unreachable, &self.settings, now);
+        if self.has_foreign_row() {
+            return self.observed(Vec::new(), now);
+        }
         self.tell_reachability(unreachable);
         self.hurry(now);
         self.exiting(now);
@@ -528,6 +531,15 @@ impl Membership {
             // It may have missed a lot, and so may this node.
             self.send_summary(from);
         }
+    }
+
+    /// Whether this node's row says what it has not found out: a twin wrote it, while this process
+    /// ran twice. Nobody else would ever correct it.
+    fn has_foreign_row(&self) -> bool {
+        let Some(view) = self.view() else { return false };
+        let Some(row) = view.row(&self.me) else { return false };
+        let counts = |node: &&Node| view.member(node).is_some_and(|m| m.status < Status::Down);
+        !row.unreachable.iter().filter(counts).eq(self.watch.unreachable().filter(counts))
     }
 
     /// Writes what was found out into this node's row of the table.

@@ -304,8 +304,7 @@ impl Resolver {
             effects.push(ResolverEffect::Down { nodes, reason });
             return false;
         }
-        let ready =
-            now.since(split.stable_since) >= stable_after || now.since(split.since) >= long;
+        let ready = now.since(split.stable_since) >= stable_after || now.since(split.since) >= long;
         split.ready_since = if ready { split.ready_since.or(Some(now)) } else { None };
         ready
     }

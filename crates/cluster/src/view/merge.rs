@@ -39,7 +39,8 @@ impl View {
         assert_eq!(self.cluster, other.cluster, "views of two clusters do not merge");
         let mut changes = Vec::new();
         for (node, age) in tombstones {
-            if *age < settings.keep_removed {
+            // One that is about to be forgotten still says why the other does not list this member.
+            if *age < settings.keep_removed || self.members.contains_key(node) {
                 self.bury(node, now - *age, &mut changes);
             }
         }

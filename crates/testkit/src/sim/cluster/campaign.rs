@@ -406,8 +406,10 @@ impl Campaign<'_> {
                 recovery = Some(sim.elapsed() - began);
                 break;
             }
-            if sim.running().count() < 2 {
-                sim.start(self.any(self.plan.nodes)); // Those who were leaving have left.
+            // Those who were leaving may have left.
+            let dead = (0..self.plan.nodes).find(|node| sim.running().all(|index| index != *node));
+            if let Some(dead) = dead.filter(|_| sim.running().count() < 2) {
+                sim.start(dead);
             }
             // An operator looks every other second, at whatever node.
             if self.plan.downing.is_none() {

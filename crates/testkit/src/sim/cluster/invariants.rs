@@ -88,7 +88,7 @@ impl Invariants {
         let facts = &truth.of(node);
         let way = match (ending, own) {
             (Ending::OtherCluster(other), Some(own)) => {
-                self.clusters_are_formed_once.gave_way(own, *other)
+                clusters_are_formed_once::gave_way(own, *other)
             }
             _ => None,
         };

@@ -69,11 +69,11 @@ impl Sim {
 
     /// Counts what a process told.
     pub(super) fn meet_event(&mut self, event: &Event) {
-        if let Event::Unreachable(node) = event
-            && let Some(process) = self.process(node)
-            && process.paused
-        {
-            self.meet("pause noticed");
+        if let Event::Unreachable(node) = event {
+            self.meet("unreachable");
+            if self.process(node).is_some_and(|process| process.paused) {
+                self.meet("pause noticed");
+            }
         }
     }
 
