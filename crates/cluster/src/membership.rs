@@ -60,7 +60,7 @@ pub struct Membership {
     gossiped_at: Moment,
     /// Since when each unreachable member that is only joining has been so.
     lost_joiners: BTreeMap<Node, Moment>,
-    /// Since when others do not list this node.
+    /// Since when others do not know this node, which is only joining.
     disowned: Option<Moment>,
     leaving: Option<Leaving>,
     /// What users were told last.
@@ -272,7 +272,7 @@ impl Membership {
                     self.gossip(now);
                     self.lead(now);
                     self.give_up_lost_joiners(now);
-                    self.end_if_lost(now);
+                    self.start_over_if_lost(now);
                     self.collect_tombstones(now);
                 }
                 self.leave_if_due(now);

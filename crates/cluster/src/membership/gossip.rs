@@ -125,8 +125,8 @@ impl Membership {
         self.leave_if_due(now);
     }
 
-    /// Whether others list this node. If they do not, they may not know it yet; see
-    /// [`end_if_lost`](Self::end_if_lost).
+    /// Whether others list this node. They may not know it yet; but if it goes on, whoever let it in
+    /// died before telling anybody, or all have forgotten that it was given up.
     fn hears_of_itself(&mut self, known: bool, now: Moment) {
         self.disowned = if known { None } else { self.disowned.or(Some(now)) };
     }

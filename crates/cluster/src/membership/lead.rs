@@ -76,30 +76,30 @@ impl Membership {
         }
     }
 
-    /// A node that nobody knows is out: whoever let it in died before telling anybody, or all have
-    /// forgotten that it was given up. A joining one starts over also when no full member is within
-    /// reach: nobody can make it one, and other joining ones have no say.
-    pub(super) fn end_if_lost(&mut self, now: Moment) {
+    /// A joining node starts over when no full member is within reach: nobody can make it one, and
+    /// other joining ones have no say. So does one that nobody knows.
+    pub(super) fn start_over_if_lost(&mut self, now: Moment) {
         let Phase::Inside(view) = &self.phase else { return };
+        if !self.is_joining() {
+            return;
+        }
         let counts = |status| (Status::Up..Status::Down).contains(&status);
-        let joining = self.is_joining();
         // What others say may be what somebody said who is dead.
         let unreachable = |node: &Node| match self.watch.finds_unreachable(node) {
             Some(unreachable) => unreachable,
             None => self.told.unreachable.contains(node),
         };
-        let alone = joining
-            && view
-                .members()
-                .filter(|(_, member)| counts(member.status))
-                .all(|(node, _)| unreachable(node));
+        let alone = view
+            .members()
+            .filter(|(_, member)| counts(member.status))
+            .all(|(node, _)| unreachable(node));
         if !alone {
             self.lost_joiners.remove(&self.me);
         }
         let lost = alone.then(|| *self.lost_joiners.entry(self.me.clone()).or_insert(now));
         let since = [lost, self.disowned].into_iter().flatten().min();
         if since.is_some_and(|since| now.since(since) >= self.settings.joining_patience) {
-            self.end(if joining { Ending::LostWhileJoining } else { Ending::Removed });
+            self.end(Ending::LostWhileJoining);
         }
     }
 

@@ -125,7 +125,6 @@ impl Sim {
             twin.id = self.incarnations;
             twin.wake_at = tenure_lease::Moment::NEVER;
             self.truth.change(&twin.node, |facts| facts.cloned = true);
-            self.truth.clones = true;
             self.note(|| format!("n{node} runs twice"));
             self.places[node].processes.push(twin);
             self.set_timer(node, 1);

@@ -93,12 +93,12 @@ impl Invariants {
             _ => None,
         };
         let out = own.and_then(|own| nobody_out_without_cause::ended(node, own, ending, facts));
-        self.report(at, [(FORMED, way), (OUT, out.filter(|_| !truth.clones))]);
+        self.report(at, [(FORMED, way), (OUT, out.filter(|_| !truth.twins_decided))]);
     }
 
     /// A process formed a cluster.
     pub(super) fn formed(&mut self, at: Moment, cluster: u64, truth: &Truth) {
-        let found = self.clusters_are_formed_once.formed(cluster).filter(|_| !truth.clones);
+        let found = self.clusters_are_formed_once.formed(cluster).filter(|_| !truth.twins_decided);
         self.report(at, [(FORMED, found)]);
     }
 

@@ -116,8 +116,23 @@ impl Sim {
         self.settle(place, which);
     }
 
+    /// While a node runs twice: whether it decides anything.
+    fn note_twins(&mut self, place: usize) {
+        if let [_, _, ..] = &self.places[place].processes[..] {
+            let decides = self.places[place].processes.iter().any(|process| {
+                let view = process.membership.view();
+                view.is_none_or(|view| view.leader().is_none_or(|leader| *leader == process.node))
+            });
+            if decides && !self.truth.twins_decided {
+                self.truth.twins_decided = true;
+                self.meet("leader runs twice");
+            }
+        }
+    }
+
     /// Does what a process asks for, until it asks for nothing more; then sets its timer.
     pub(super) fn settle(&mut self, place: usize, which: usize) {
+        self.note_twins(place);
         loop {
             let process = &mut self.places[place].processes[which];
             let local = process.clock.read(self.now);

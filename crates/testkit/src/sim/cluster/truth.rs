@@ -10,9 +10,9 @@ pub(super) struct Truth {
     by_number: BTreeMap<(u64, u64), Node>,
     /// Which processes know that a node is up.
     knowers: BTreeMap<Node, BTreeSet<u64>>,
-    /// Whether some process has run twice. Two leaders that are one node decide twice, and neither
-    /// can know.
-    pub(super) clones: bool,
+    /// Whether a node ran twice while it led, or was about to form a cluster. Two leaders that are
+    /// one node decide twice, and neither can know.
+    pub(super) twins_decided: bool,
 }
 
 /// What is true about one incarnation.

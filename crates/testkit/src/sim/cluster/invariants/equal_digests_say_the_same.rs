@@ -6,7 +6,7 @@ use super::super::truth::Truth;
 use super::Looked;
 
 pub(super) fn check(truth: &Truth, looked: &[Looked<'_>]) -> Option<String> {
-    if truth.clones {
+    if truth.twins_decided {
         return None;
     }
     let mut kinds: Vec<&Looked<'_>> = Vec::new();

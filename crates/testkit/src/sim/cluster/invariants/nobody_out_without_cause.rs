@@ -10,7 +10,7 @@ use super::Told;
 
 pub(super) fn told(told: &Told<'_>) -> Option<String> {
     let (Event::Downed(node) | Event::Removed(node)) = told.event else { return None };
-    if told.truth.clones {
+    if told.truth.twins_decided {
         return None;
     }
     let facts = told.truth.of(node);

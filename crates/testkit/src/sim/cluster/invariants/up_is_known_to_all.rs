@@ -11,7 +11,7 @@ use super::Told;
 pub(super) fn check(told: &Told<'_>) -> Option<String> {
     let Event::Up(node) = told.event else { return None };
     let decided = told.truth.of(node).is_full_member(told.view.cluster());
-    if decided || told.truth.clones || told.truth.of(told.who).downed {
+    if decided || told.truth.twins_decided || told.truth.of(told.who).downed {
         return None; // This node has just heard of it, or has no say.
     }
     let number = told.view.member(node)?.up_number;
@@ -22,7 +22,10 @@ pub(super) fn check(told: &Told<'_>) -> Option<String> {
         return Some(format!("{node} and {other} both have the up-number {number}"));
     }
     for (member, row) in told.view.members() {
+        // Of one that runs twice, the other one may have heard.
+        let cloned = told.truth.of(member).cloned;
         if row.status < Status::Down
+            && !cloned
             && let Some(view) = (told.others)(member)
             && view.cluster() == told.view.cluster()
             && view.member(node).is_none()

@@ -11,7 +11,7 @@ use super::Looked;
 
 pub(super) fn check(truth: &Truth, looked: &[Looked<'_>]) -> Option<String> {
     let mut owners: BTreeMap<(u64, u64), &Node> = BTreeMap::new();
-    for one in looked.iter().filter(|one| !truth.clones && !truth.of(one.who).downed) {
+    for one in looked.iter().filter(|one| !truth.twins_decided && !truth.of(one.who).downed) {
         for (node, member) in one.view.members() {
             let number = (one.view.cluster(), member.up_number);
             if number.1 > 0 && *owners.entry(number).or_insert(node) != node {
