@@ -50,6 +50,18 @@ fn replay() {
     println!("{}\n{:#?}", outcome.trace.join("\n"), outcome.violations);
 }
 
+/// Each of these seeds has once shown a bug.
+#[test]
+fn seeds_that_once_failed() {
+    for seed in [
+        2, 17, 31, 38, 132, 134, 149, 153, 258, 350, 357, 421, 602, 740, 890, 988, 1062, 1201,
+        1287, 1457, 2975, 3582, 3797, 5557, 5816, 6489, 7876, 10279, 11270, 11685,
+    ] {
+        let outcome = run(seed, &Plan::of(seed, nodes(seed)));
+        assert!(outcome.violations.is_empty(), "seed {seed}: {:?}", outcome.violations);
+    }
+}
+
 #[test]
 fn a_seed_is_the_whole_schedule() {
     for seed in 0..20 {
