@@ -91,7 +91,6 @@ fn survivors(without: Option<Rule>) -> Vec<usize> {
         assert!(sim.elapsed() < Duration::from_secs(60), "nobody asked");
         sim.run_for(Duration::from_millis(1));
     }
-    sim.run_for(Duration::from_millis(10));
     sim.crash_arbiter();
     sim.partition(&[1], &[2]);
     sim.run_for(Duration::from_secs(90));
