@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use tenure_lease::Moment;
+use tenure_lease::{Lease, Moment};
 use tokio::sync::mpsc;
 
 use super::arbiter::{ArbiterNews, ArbiterOrder, arbitrate};
@@ -370,12 +370,17 @@ impl Life<'_> {
 
 /// What every node must have the same, by name.
 fn must_agree(settings: &crate::Settings) -> Arc<[(String, String)]> {
-    let formation = match &settings.formation {
+    let name = |lease: &Option<Lease>, otherwise: &str| match lease {
         Some(lease) => lease.name().map_or_else(|error| error.to_string(), ToString::to_string),
-        None => "the order of seeds".into(),
+        None => otherwise.into(),
     };
     let downing = settings.downing.as_ref().map_or("none".into(), |it| format!("{it:?}"));
-    let own = [("formation".to_owned(), formation), ("downing".to_owned(), downing)];
+    let own = [
+        ("formation", name(&settings.formation, "the order of seeds")),
+        ("downing", downing),
+        ("arbitration", name(&settings.arbitration, "none")),
+    ];
+    let own = own.map(|(name, value)| (name.to_owned(), value));
     own.into_iter().chain(settings.must_agree.clone()).collect()
 }
 
