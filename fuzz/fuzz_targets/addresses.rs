@@ -8,7 +8,10 @@ fuzz_target!(|text: &str| {
     match Address::new(text) {
         Ok(address) => {
             assert_eq!(address.as_str(), text);
-            assert!(address.port() > 0 && !address.host().is_empty(), "{address}");
+            let (host, port) = (address.host(), address.port());
+            assert!(port > 0 && !host.is_empty(), "{address}");
+            let again = [format!("{host}:{port}"), format!("[{host}]:{port}")];
+            assert!(again.iter().any(|again| again == text), "{address} is {again:?}");
             assert!(!text.chars().any(|c| c.is_control() || c == ' '));
         }
         Err(error) => assert!(error.to_string().len() < 1024, "an error that fits a line"),

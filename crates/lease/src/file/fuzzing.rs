@@ -1,8 +1,12 @@
 //! What a directory's names and files may say, checked for what must hold of all of them.
 
-use super::content::{Content, Undecodable, checksum};
-use super::head::{Head, alive_claim};
-use crate::record::FORMAT;
+use std::time::Duration;
+
+use super::content::{Alive, Content, Undecodable, checksum};
+use super::domain::Domain;
+use super::head::{Head, alive_claim, alive_name};
+use crate::Moment;
+use crate::record::{FORMAT, Nonce, Owner};
 
 /// A file's name is a head only if it is what that head would be called.
 pub fn head_name(name: &str) {
@@ -29,4 +33,24 @@ pub fn record_json(json: &[u8]) {
     let mut bytes = format!("tenure-lease {FORMAT} {:016x}\n", checksum(json)).into_bytes();
     bytes.extend_from_slice(json);
     record_file(&bytes);
+}
+
+/// Names and files as they really are, to begin with.
+pub fn samples() -> [Vec<u8>; 4] {
+    let (claim, id) = (Nonce::from_bits(1), Nonce::from_bits(2));
+    let expires = Moment::from_nanos(77);
+    let head = Head { number: 42, held: true, claim, record: id, nonce: id, expires };
+    let content = Content {
+        term: 7,
+        claim,
+        owner: Owner { name: "shop-0".into(), incarnation: 9 },
+        ttl: Duration::from_secs(15),
+        session: None,
+        domain: Domain { boot: "boot".into(), time: "time:[1]".into() },
+        alive: Some(Alive { id, device: 3, inode: 4 }),
+        note: b"note".to_vec(),
+    };
+    let file = content.encode();
+    let json = file.iter().skip_while(|byte| **byte != b'\n').skip(1).copied().collect();
+    [head.to_string().into(), alive_name(claim, id).into(), file, json]
 }

@@ -52,8 +52,7 @@ pub fn packets<'a>(
     }
 }
 
-/// A sender of `count` messages is told these acks, each as `Ok` or not at all, and sends in between
-/// as much as it may.
+/// A sender of `count` messages is told these acks, and sends in between as much as it may.
 pub fn acks<'a>(count: u8, acks: impl Iterator<Item = &'a [u8]>) {
     let mut outgoing = Outgoing::new();
     for number in 0..count {
@@ -68,13 +67,13 @@ pub fn acks<'a>(count: u8, acks: impl Iterator<Item = &'a [u8]>) {
             assert_eq!(numbers.base, done + 1);
             sent = sent.max(numbers.number);
         }
+        assert!(outgoing.next_wake(now).is_some() || done == sent, "what is open is sent again");
         let Ok(ack) = Ack::decode(bytes) else { continue };
         let finished = outgoing.heard(ack, now).len() as u64;
         done += finished;
         assert_eq!(done, outgoing.done());
         assert!(done <= sent, "nothing is done that was not sent");
         assert_eq!(outgoing.last(), u64::from(count), "nothing is lost, nothing made up");
-        assert!(outgoing.next_wake(now).is_some() || done == sent, "what is open is sent again");
     }
 }
 
