@@ -22,6 +22,9 @@ mod discovery;
 pub mod downing;
 mod driver;
 pub mod formation;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod humane;
 pub mod membership;
 pub mod message;

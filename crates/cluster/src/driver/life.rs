@@ -15,7 +15,7 @@ use crate::Node;
 use crate::downing::Strategy;
 use crate::formation::{Formation, FormationEffect, FormationNote};
 use crate::membership::{Effect, Ending, Membership};
-use crate::message::Control;
+use crate::message::{Control, decode};
 use crate::resolver::{Resolver, ResolverEffect};
 use crate::transport::{self, Direction, Down, Lane, Transport};
 use crate::view::{Digest, Role, Status, Verdict};
@@ -398,10 +398,6 @@ fn encode(message: &Control) -> Option<Bytes> {
         .inspect_err(|error| tracing::error!("a control message cannot be encoded: {error}"))
         .ok()
         .map(Bytes::from)
-}
-
-fn decode(frame: &[u8]) -> Option<Control> {
-    postcard::from_bytes(frame).ok()
 }
 
 /// How long the last words may take.
