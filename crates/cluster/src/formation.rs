@@ -243,7 +243,7 @@ impl Formation {
         let Some(view) = membership.view() else { return };
         // Who sees no leader, because nobody answers, looks at the record too: there may be a newer
         // cluster, and nobody else who would tell.
-        if view.leader().is_some_and(|leader| leader != membership.me()) {
+        if membership.leader().is_some_and(|leader| leader != membership.me()) {
             return self.withdraw(effects);
         }
         if std::mem::take(&mut self.unread)

@@ -375,6 +375,11 @@ impl Membership {
         }
     }
 
+    /// Who leads in this node's view.
+    pub fn leader(&self) -> Option<&Node> {
+        self.told.leader.as_ref()
+    }
+
     /// The id of the cluster that this node is in.
     pub fn cluster(&self) -> Option<u64> {
         self.view().map(View::cluster)
@@ -393,9 +398,11 @@ impl Membership {
     /// Whether every member that is not down has seen this view.
     pub fn is_converged(&self) -> bool {
         self.view().is_some_and(|view| {
-            view.members()
-                .filter(|(_, member)| member.status < Status::Down)
-                .all(|(node, _)| self.seen.contains(node))
+            self.seen.len() == view.members().len()
+                || view
+                    .members()
+                    .filter(|(_, member)| member.status < Status::Down)
+                    .all(|(node, _)| self.seen.contains(node))
         })
     }
 

@@ -98,6 +98,20 @@ impl Seen {
         Self(bits)
     }
 
+    /// Every one of this many.
+    pub(crate) fn all(members: usize) -> Self {
+        let mut bits = vec![u8::MAX; members.div_ceil(8)];
+        if let (Some(last), rest @ 1..) = (bits.last_mut(), members % 8) {
+            *last = u8::MAX >> (8 - rest);
+        }
+        Self(bits)
+    }
+
+    /// How many bits are set.
+    pub(crate) fn len(&self) -> usize {
+        self.0.iter().map(|byte| byte.count_ones() as usize).sum()
+    }
+
     /// Whether the bit of the member with this place is set.
     pub(crate) fn contains(&self, index: usize) -> bool {
         self.0.get(index / 8).is_some_and(|byte| byte & (1 << (index % 8)) != 0)

@@ -165,6 +165,9 @@ impl Membership {
     /// that one knew of, itself included.
     pub(super) fn add_seen(&mut self, from: &Node, bits: &Seen) -> Option<usize> {
         let Phase::Inside(view) = &self.phase else { return None };
+        if self.seen.len() == view.members().len() {
+            return Some(bits.len()); // As nearly always; the rest is slow for a thousand.
+        }
         let mut known = 0;
         for (index, (node, _)) in view.members().enumerate() {
             if bits.contains(index) || node == from {
@@ -179,6 +182,9 @@ impl Membership {
 
     fn seen_bits(&self) -> Seen {
         let Phase::Inside(view) = &self.phase else { return Seen::default() };
+        if self.seen.len() == view.members().len() {
+            return Seen::all(self.seen.len());
+        }
         Seen::new(view.members().map(|(node, _)| node), |node| self.seen.contains(node))
     }
 }

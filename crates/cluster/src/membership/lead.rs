@@ -16,7 +16,7 @@ impl Membership {
         let waits = |(_, member): (&Node, &Member)| {
             matches!(member.status, Status::Joining | Status::Leaving | Status::Down)
         };
-        if !view.members().any(waits) || view.leader() != Some(&self.me) {
+        if self.leader() != Some(&self.me) || !view.members().any(waits) {
             return;
         }
         let split = view.observations().next().is_some();
