@@ -1,4 +1,5 @@
 //! Real nodes on loopback, in one process.
+#![allow(clippy::disallowed_methods, reason = "real nodes take real time")]
 
 use std::net::TcpListener;
 use std::time::Duration;
