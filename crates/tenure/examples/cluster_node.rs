@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7400".into());
     let store = tenure::store("file:./leases").await?;
     let mut settings = Settings::new("shop")
-        .name(&address)
+        .name(address.replace(':', "-"))
         .address(address.parse()?)
         .formation(store.lease("shop.formation"))
         .downing(Strategy::LeaseMajority(LeaseMajority::default()))
