@@ -97,7 +97,14 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
         settings,
     };
     // The first time here, so that what is wrong with the port is told to whoever called.
-    let first = driver.bind(&me, runtime.handle())?;
+    let first = match driver.bind(&me, runtime.handle()) {
+        Ok(first) => first,
+        Err(error) => {
+            // Dropped here, within the caller's runtime, it would panic.
+            runtime.shutdown_background();
+            return Err(error);
+        }
+    };
     std::thread::Builder::new()
         .name("tenure-cluster".into())
         .spawn(move || runtime.block_on(driver.run(me, first)))

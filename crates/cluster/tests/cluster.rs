@@ -132,6 +132,16 @@ async fn a_setting_that_must_agree_is_named_with_both_values() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_in_use_is_an_error_and_no_panic() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = Address::new(&taken.local_addr().unwrap().to_string()).unwrap();
+    let store = Store::new(MemoryStore::default());
+    let error = soon(Cluster::join(plain(&address, &store))).await.unwrap_err();
+    assert!(matches!(error, JoinError::Transport(_)), "{error}");
+    assert!(error.to_string().contains(address.as_str()), "{error}");
+}
+
 /// A store in which this process may read, and nothing else.
 struct ReadOnly(MemoryStore);
 
