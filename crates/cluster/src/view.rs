@@ -75,7 +75,8 @@ impl View {
     /// Whether two views say the same in every detail; their digests then are equal too. Slow, for
     /// checking that it also holds the other way round.
     pub fn says_the_same(&self, other: &Self) -> bool {
-        (self.cluster, self.highest_up, self.asked) == (other.cluster, other.highest_up, other.asked)
+        (self.cluster, self.highest_up, self.asked)
+            == (other.cluster, other.highest_up, other.asked)
             && (&self.members, &self.rows, &self.verdict)
                 == (&other.members, &other.rows, &other.verdict)
     }
