@@ -18,7 +18,7 @@ fn main() -> io::Result<()> {
     write("handshake", &greetings())?;
     let said = said();
     write("control", &said)?;
-    write("peers", &[[&[0][..], &in_pieces(&said)].concat(), [&[1][..], &in_pieces(&said)].concat()])?;
+    write("peers", &[in_pieces(0, &said), in_pieces(1, &said)])?;
     write("gossip", &stories())?;
     write("messaging", &data_frames())?;
     write("reliable", &numbered())?;
@@ -26,7 +26,8 @@ fn main() -> io::Result<()> {
         "notes",
         &[
             br#"{"cluster":7,"contacts":["shop-0.shop:7400","10.0.0.1:7400"]}"#.to_vec(),
-            br#"{"cluster":7,"generation":2,"survivors":[{"address":"a:1","incarnation":5}]}"#.to_vec(),
+            br#"{"cluster":7,"generation":2,"survivors":[{"address":"a:1","incarnation":5}]}"#
+                .to_vec(),
         ],
     )?;
     let addresses = ["shop-0.shop:7400", "dns:shop.default.svc:7400", "[::1]:7400", "10.0.0.1:1"];
@@ -95,15 +96,27 @@ fn said() -> Vec<Vec<u8>> {
     said
 }
 
-fn in_pieces(messages: &[Vec<u8>]) -> Vec<u8> {
-    // A welcome first, so that who joins is in.
+/// To the node at this place, from the other one.
+fn in_pieces(to: u8, messages: &[Vec<u8>]) -> Vec<u8> {
+    // Whoever joins is welcomed first, and whoever is in is asked; the end comes last.
+    let order = |message: &&Vec<u8>| match (message[0], to) {
+        (JOIN, 0) | (WELCOME, 1) => 0,
+        (REMOVED, _) => 2,
+        _ => 1,
+    };
     let mut messages: Vec<_> = messages.iter().collect();
-    messages.sort_by_key(|message| message[0] != 5);
-    messages
+    messages.sort_by_key(order);
+    let from_the_other = [1, 1 - to];
+    let pieces = messages
         .into_iter()
-        .flat_map(|message| [&[message.len() as u8][..], message, &[1, 1]].concat())
-        .collect()
+        .flat_map(|message| [&from_the_other, &[message.len() as u8][..], message].concat());
+    [to].into_iter().chain(pieces).collect()
 }
+
+// The places of these in `Control`.
+const JOIN: u8 = 4;
+const WELCOME: u8 = 5;
+const REMOVED: u8 = 8;
 
 /// See `World::step`: what, where, and whom or which.
 fn stories() -> Vec<Vec<u8>> {
@@ -120,7 +133,9 @@ fn stories() -> Vec<Vec<u8>> {
     vec![
         story(&[LEAVE, 1, GO_ON, 3, GO_ON, 3, START, 1, GO_ON, 3]),
         story(&[DIE, 2, START, 2, GO_ON, 3, GO_ON, 3, GO_ON, 3]),
-        story(&[CUT, 0, 2, CUT, 1, 2, GO_ON, 3, GO_ON, 3, DECIDE, 0, GO_ON, 3, CUT, 0, 2, GO_ON, 3]),
+        story(&[
+            CUT, 0, 2, CUT, 1, 2, GO_ON, 3, GO_ON, 3, DECIDE, 0, GO_ON, 3, CUT, 0, 2, GO_ON, 3,
+        ]),
         story(&[CUT, 0, 2, DOWN, 0, 2, GO_ON, 3, GO_ON, 3, DAY, 0, CUT, 0, 2, GO_ON, 3, START, 3]),
     ]
 }
@@ -130,8 +145,10 @@ fn data_frames() -> Vec<Vec<u8>> {
         bodies.iter().flat_map(|body| [&[body.len() as u8][..], body].concat()).collect()
     };
     let number = [9, 0, 0, 0, 0, 0, 0, 0];
-    let (ask, answer) = ([b"\x03\x01c", &number[..], b"?"].concat(), [b"\x04", &number[..]].concat());
-    let (refused, dead) = ([b"\x05", &number[..], b"\x02"].concat(), [b"\x07\x01", &number[..], b"\x01c"].concat());
+    let (ask, answer) =
+        ([b"\x03\x01c", &number[..], b"?"].concat(), [b"\x04", &number[..]].concat());
+    let (refused, dead) =
+        ([b"\x05", &number[..], b"\x02"].concat(), [b"\x07\x01", &number[..], b"\x01c"].concat());
     vec![
         pieces(&[b"\x01\x07counterbody", b"\x01\x07countermore", b"\x02\x01cbody"]),
         pieces(&[&ask, &answer, &refused, &dead, b"\x63new"]),

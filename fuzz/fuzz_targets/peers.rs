@@ -14,19 +14,22 @@ fuzz_target!(|input: &[u8]| {
     let Some((&first, rest)) = input.split_first() else { return };
     let mut now = Moment::ZERO + Duration::from_secs(1_000_000);
     let settings = MembershipSettings::default();
-    let mut it = Membership::new(node(0, 1), Arc::default(), Arc::from([]), settings, 7);
-    if first & 1 == 0 {
+    // As in the stories that the first inputs come from.
+    let peer = |place: u8| node(place.into(), u64::from(place) + 1);
+    let joins = first & 1;
+    let mut it = Membership::new(peer(joins), Arc::default(), Arc::from([]), settings, 7);
+    if joins == 0 {
         it.form(1, now);
     } else {
-        it.join(vec![node(1, 1).address], now);
+        it.join(vec![peer(0).address], now);
     }
-    let mut from = node(1, 1);
+    let mut from = peer(1 - joins);
     for message in pieces(rest) {
         match fuzzing::control(message) {
             Some(message) => it.receive(&from, message, now),
             // What is no message says who speaks, and lets time pass.
             None => {
-                from = node(usize::from(message.first().map_or(1, |byte| byte % 4)), 1);
+                from = peer(message.first().map_or(0, |byte| byte % 4));
                 now += Duration::from_millis(200) * message.len() as u32;
             }
         }

@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 
 use bytes::BytesMut;
-use tenure_cluster::transport::frame::{self, FrameError, HEADER};
 use tenure_cluster::transport::Frames;
+use tenure_cluster::transport::frame::{self, FrameError, HEADER};
 
 /// What is planted, named by the environment variable `TENURE_PLANTED`.
 pub fn planted(bug: &str) -> bool {

@@ -154,8 +154,7 @@ impl World {
         self.started += 1;
         let me = node(place, self.started);
         let (roles, agree) = (Arc::default(), Arc::from([]));
-        let mut membership =
-            Membership::new(me, roles, agree, self.settings.clone(), self.started);
+        let mut membership = Membership::new(me, roles, agree, self.settings.clone(), self.started);
         if self.formed {
             let contacts: Vec<Address> = (0..PLACES).map(|other| node(other, 0).address).collect();
             membership.join(contacts, self.now);
@@ -217,7 +216,8 @@ impl World {
             true => self.on_the_way[index].clone(),
             false => self.on_the_way.remove(index),
         };
-        let at = |it: &Option<Process>| it.as_ref().is_some_and(|p| *p.membership.me() == parcel.to);
+        let at =
+            |it: &Option<Process>| it.as_ref().is_some_and(|p| *p.membership.me() == parcel.to);
         if let Some(place) = self.places.iter().position(at) {
             let Parcel { from, message, .. } = parcel;
             self.act(place, |it, now| it.receive(&from, message, now));

@@ -16,6 +16,7 @@ pub struct Verdict {
     /// Which cluster it is about.
     pub cluster: u64,
     /// Which one it is.
+    #[serde(deserialize_with = "super::wire::number")]
     pub generation: u64,
     /// Who goes on.
     pub survivors: Arc<BTreeSet<Node>>,
