@@ -1,6 +1,6 @@
 //! The split-brain resolver: when to decide, by whom, and how a lease settles it.
 //!
-//! A [`Strategy`](crate::downing::Strategy) says what a side should do if what it sees is the whole
+//! A [`Strategy`] says what a side should do if what it sees is the whole
 //! truth. This says when to believe that: after the view has been the same for a while (a split is
 //! noticed node by node, and counted too early half of a cluster looks like a few that are
 //! missing), and only one node of a side decides, for all of it. The others follow what it gossips.

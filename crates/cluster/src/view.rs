@@ -1,7 +1,7 @@
 //! What one node believes: the members, their status and age, and who cannot reach whom.
 //!
 //! A view is a join-semilattice. Two nodes that tell each other their views believe the same
-//! afterwards, whichever of them spoke first and however often: [`View::merge`] is commutative,
+//! afterwards, whichever of them spoke first and however often: merging is commutative,
 //! associative and idempotent. Nothing in it is ever taken back: a status only rises, a row of the
 //! reachability table is replaced only by a newer row of the same observer, and a removed
 //! incarnation leaves a tombstone that refuses it.
