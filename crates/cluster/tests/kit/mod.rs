@@ -69,6 +69,18 @@ impl Kit {
         listener: TcpListener,
         incarnation: u64,
     ) -> Started {
+        let handles = self.handles();
+        self.node_on(handles, name, settings, listener, incarnation)
+    }
+
+    pub fn node_on(
+        &mut self,
+        handles: Handles,
+        name: &str,
+        settings: TransportSettings,
+        listener: TcpListener,
+        incarnation: u64,
+    ) -> Started {
         let node = Node {
             address: listener.local_addr().unwrap().to_string().parse().unwrap(),
             incarnation: Incarnation(incarnation),
@@ -76,7 +88,6 @@ impl Kit {
         let local = Local { cluster: "shop".into(), name: name.into(), node: node.clone() };
         let security = Security::Tls(self.identity(name));
         let (events, told) = mpsc::channel(256);
-        let handles = self.handles();
         let transport =
             Transport::with_listener(listener, settings, security, local, handles, events).unwrap();
         Started { transport, told, node, incoming: Vec::new() }
