@@ -7,6 +7,8 @@ mod cpu;
 mod downing;
 mod lease;
 mod samples;
+#[cfg(feature = "cluster")]
+mod transport;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,7 +18,7 @@ use crate::exit::Failure;
 use crate::output;
 use crate::store::StoreArgs;
 
-/// Measure what leases cost with a store, and how long decisions take
+/// Measure what leases cost with a store, how long decisions take, how fast nodes talk
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -33,6 +35,9 @@ enum Command {
     /// Decide about splits of a cluster with a thousand members
     #[cfg(feature = "cluster")]
     Downing(DowningArgs),
+    /// Send messages to another process over loopback, with mutual TLS, and control frames besides
+    #[cfg(feature = "cluster")]
+    Transport(TransportArgs),
 }
 
 #[cfg(feature = "cluster")]
@@ -41,6 +46,20 @@ struct DowningArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+#[cfg(feature = "cluster")]
+#[derive(clap::Args)]
+struct TransportArgs {
+    /// How long messages are sent while control frames are timed; the rest takes half as long
+    #[arg(long, value_parser = duration::parse, default_value = "4s", value_name = "DURATION")]
+    duration: Duration,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Be the other process
+    #[arg(long, hide = true)]
+    peer: bool,
 }
 
 #[derive(clap::Args)]
@@ -73,6 +92,10 @@ pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
         }
         #[cfg(feature = "cluster")]
         Command::Downing(args) => output::print(&downing::measure(), args.json)?,
+        #[cfg(feature = "cluster")]
+        Command::Transport(args) if args.peer => transport::peer()?,
+        #[cfg(feature = "cluster")]
+        Command::Transport(args) => output::print(&transport::measure(args.duration)?, args.json)?,
     }
     Ok(ExitCode::SUCCESS)
 }

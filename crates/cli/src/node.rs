@@ -31,7 +31,7 @@ const HELP: &str = "\
 Exit codes:
   0     it left in order
   64    a setting is wrong, or its certificate cannot be used: restarting is no use
-  69    the store cannot be used
+  69    the store cannot be used, or refuses the node's leases
   71    the operating system refused something that is needed, such as the port
   77    the cluster does not let it in: a setting differs that must agree
   79    it was declared down, or removed: start it again, and it joins as a new incarnation
@@ -80,7 +80,11 @@ async fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 fn out(cluster: &Cluster, ending: &Ending) -> Result<ExitCode, Failure> {
     if let Some(why) = cluster.failure() {
-        return Err(Failure::new(exit::SYSTEM, why));
+        let code = match why {
+            JoinError::Lease(_) => exit::UNAVAILABLE,
+            _ => exit::SYSTEM,
+        };
+        return Err(Failure::new(code, why.to_string()));
     }
     match ending {
         Ending::Left => Ok(ExitCode::SUCCESS),

@@ -215,3 +215,30 @@ fn a_signal_while_it_looks_for_the_cluster_ends_a_node() {
     nodes.process(1).signal(libc::SIGTERM);
     assert_eq!(nodes.end(1, SOON), 0);
 }
+
+#[test]
+fn a_lease_that_cannot_be_used_is_found_out_at_the_start() {
+    let mut nodes = Nodes::with_lease("refused-lease", loopback(150, 1), LEASE_MAJORITY);
+    fs::create_dir(nodes.dir.join("leases")).unwrap();
+    // Where the store keeps this lease; a permission that is missing would stop nobody who is root.
+    fs::write(nodes.dir.join("leases/shop.arbitration"), "").unwrap();
+    nodes.start(0);
+    assert_eq!(nodes.end(0, SOON), 69);
+    assert!(nodes.logged(0, "the arbitration lease shop.arbitration cannot be used") > 0);
+    fs::remove_file(nodes.dir.join("leases/shop.arbitration")).unwrap();
+    nodes.start(0);
+    nodes.formed(1, SOON);
+    nodes.all("it to be ready", SOON, |status| status.0["ready"] == true);
+    let shown = succeeds(&nodes.dir, &["cluster", "status", "--admin", "n0.sock"]);
+    assert!(shown.contains("ready      yes"), "{shown}");
+}
+
+#[test]
+fn the_transport_is_measured() {
+    let dir = Dir::new("bench-transport");
+    let text = succeeds(&dir, &["bench", "transport", "--duration", "100ms", "--json"]);
+    let figures: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for figure in ["messages_per_s", "control_ms_p50_idle", "control_ms_p99_saturated"] {
+        assert!(figures[figure].as_f64().is_some_and(|figure| figure > 0.0), "{figures}");
+    }
+}

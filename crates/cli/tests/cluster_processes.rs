@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use nodes::*;
+use tenure_cluster::MembershipSettings;
+use tenure_cluster::downing::default_stable_after;
 
 /// One test at a time: they measure, and twenty processes keep a machine busy.
 fn alone() -> MutexGuard<'static, ()> {
@@ -126,6 +128,31 @@ fn a_node_that_was_killed_is_in_again_at_its_address() {
     }
     let now = nodes.status(1).unwrap().names();
     assert_eq!(now.intersection(&names).count(), 3, "two have a new incarnation: {now:?}");
+}
+
+#[test]
+fn with_a_strategy_a_dead_node_is_removed_without_an_operator() {
+    let _turn = alone();
+    let usual = MembershipSettings::default();
+    // Noticed, stable for a while, told to everybody; and the store is asked before it is decided.
+    let within = usual.detection() + default_stable_after(3) + Duration::from_secs(3);
+    for (mode, block) in [("ties", 90), ("always", 93)] {
+        let downing = format!("{LEASE_MAJORITY}\nmode = \"{mode}\"");
+        let mut nodes = Nodes::with_lease(&format!("dead-{mode}"), loopback(block, 3), &downing);
+        nodes.start_all();
+        let (id, _) = nodes.formed(3, SOON);
+        // The leader, which also keeps the formation lease.
+        let dead = nodes.status(0).unwrap().node().to_owned();
+        let start = Instant::now();
+        nodes.kill(0);
+        let (after, _) = nodes.formed(2, within);
+        let took = start.elapsed();
+        println!("{mode}: kill -9 of one of three: removed by the others after {took:?}");
+        assert_eq!(after, id);
+        assert!(!nodes.status(1).unwrap().names().contains(&dead));
+        nodes.start(0);
+        assert_eq!(nodes.formed(3, SOON).0, id, "and it may come back");
+    }
 }
 
 #[test]

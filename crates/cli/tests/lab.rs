@@ -1,7 +1,8 @@
-//! Five nodes in network namespaces: cut, muted, lossy, stopped, killed.
+//! Nodes in network namespaces: cut, muted, lossy, stopped, killed.
 //!
-//! What must hold each time: who is lost is seen; nobody is put out, and nobody changes identity;
-//! and when the trouble is over, all are together again without anybody's help.
+//! What must hold each time without a strategy for downing: who is lost is seen; nobody is put out,
+//! and nobody changes identity; and when the trouble is over, all are together again without
+//! anybody's help. With one: exactly one side goes on, whole, and the others have ended.
 #![cfg(all(target_os = "linux", feature = "cluster"))]
 #![allow(clippy::disallowed_methods)]
 
@@ -15,8 +16,10 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use nodes::*;
+use tenure_cluster::MembershipSettings;
+use tenure_cluster::downing::default_stable_after;
 
-/// Five nodes, each in a place of its own. Its fields are dropped in their order.
+/// Some nodes, each in a place of its own. Its fields are dropped in their order.
 struct Lab {
     nodes: Nodes,
     net: Net,
@@ -26,12 +29,12 @@ struct Lab {
 struct Net(String);
 
 impl Net {
-    fn new(name: &str) -> Self {
+    fn new(name: &str, places: u8) -> Self {
         let prefix =
             std::env::var("TENURE_LAB").unwrap_or_else(|_| format!("lab{}", std::process::id()));
         script(&["can"]);
         let net = Self(format!("{prefix}{name}"));
-        net.tell("up", &["5"]);
+        net.tell("up", &[&places.to_string()]);
         net
     }
 
@@ -70,28 +73,35 @@ fn script(arguments: &[&str]) -> String {
 impl Lab {
     /// With a formation lease in a directory that all share.
     fn with_lease(name: &str) -> Self {
-        Self::new(name, Nodes::with_lease)
+        Self::new(name, 5, Nodes::with_lease)
+    }
+
+    /// The same, and a lease that settles who goes on.
+    fn with_arbitration(name: &str, count: u8) -> Self {
+        Self::new(name, count, |name, addresses, _| {
+            Nodes::with_lease(name, addresses, LEASE_MAJORITY)
+        })
     }
 
     /// Without a store: the first of the seeds forms the cluster.
     fn with_seeds(name: &str) -> Self {
-        Self::new(name, |name, addresses, _| {
+        Self::new(name, 5, |name, addresses, _| {
             let seeds = format!("discover = {:?}\nseed_patience = \"2s\"", &addresses[..3]);
             Nodes::new(name, addresses, &seeds)
         })
     }
 
-    fn new(name: &str, nodes: impl Fn(&str, Vec<String>, &str) -> Nodes) -> Self {
-        let net = Net::new(name);
-        let addresses = (1..=5).map(at).collect();
+    fn new(name: &str, count: u8, nodes: impl Fn(&str, Vec<String>, &str) -> Nodes) -> Self {
+        let net = Net::new(name, count);
+        let addresses = (1..=count).map(at).collect();
         let mut nodes = nodes(&format!("lab-{name}"), addresses, "");
-        for index in 0..5 {
+        for index in 0..nodes.len() {
             let place = format!("{}-{}", net.0, index + 1);
             nodes.inside[index] = ["ip", "netns", "exec", &place].map(str::to_owned).into();
         }
         nodes.start_all();
-        let (_, took) = nodes.formed(5, SOON);
-        println!("{name}: five nodes are one cluster after {took:?}");
+        let (_, took) = nodes.formed(nodes.len(), SOON);
+        println!("{name}: {count} nodes are one cluster after {took:?}");
         Self { nodes, net }
     }
 
@@ -110,6 +120,18 @@ impl Lab {
                 let Some(status) = self.nodes.status(*index) else { continue };
                 assert_eq!((status.id(), status.names()), (id, names.clone()), "{status:?}");
                 assert!(status.members().iter().all(|member| member["status"] == "up"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Watches for a while that these go on as they are.
+    fn nobody_else_ends(&self, nodes: &[usize]) {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(2) {
+            for node in nodes {
+                let status = self.nodes.status(*node).expect("it goes on");
+                assert!(status.whole(nodes.len()).is_some(), "{status:?}");
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -245,6 +267,50 @@ fn a_node_that_was_killed_joins_again() {
     assert_eq!(now.intersection(&before).count(), 4, "one has a new incarnation: {now:?}");
 }
 
+#[test]
+#[ignore = "needs root and nft: scripts/lab test"]
+fn of_two_halves_the_lease_leaves_one() {
+    let usual = MembershipSettings::default();
+    let settled_within = usual.detection() + default_stable_after(4) + ACQUIRE_TIMEOUT;
+    for round in 0..rounds(1) {
+        let mut lab = Lab::with_arbitration("tie", 4);
+        let before = lab.identity();
+        lab.net.cut("1,2", "3,4");
+        let start = Instant::now();
+        let sides = [[0, 1], [2, 3]];
+        let goes_on = |side: &[usize; 2]| {
+            side.iter()
+                .all(|node| lab.nodes.status(*node).is_some_and(|it| it.whole(2) == before.0))
+        };
+        let winner = until("one side to go on", settled_within, || sides.iter().position(goes_on));
+        let won = start.elapsed();
+        // Both, as they were: nobody of the winners has a new incarnation.
+        let kept = lab.nodes.status(sides[winner][0]).unwrap().names();
+        assert!(kept.is_subset(&before.1), "{kept:?} of {before:?}");
+        for node in sides[1 - winner] {
+            let left = settled_within.saturating_sub(start.elapsed());
+            assert_eq!(lab.nodes.end(node, left.max(Duration::from_millis(1))), DOWN);
+        }
+        let settled = start.elapsed();
+        lab.nobody_else_ends(&sides[winner]);
+        lab.net.heal();
+        for node in sides[1 - winner] {
+            lab.nodes.start(node);
+        }
+        let (after, whole) = lab.nodes.formed(4, HEALED);
+        assert_eq!(Some(after), before.0);
+        let names: Vec<usize> = sides[winner].iter().map(|node| node + 1).collect();
+        println!(
+            "2|2, round {round}: {names:?} won after {won:?}, the others have ended after \
+             {settled:?}, one cluster of four {whole:?} after the heal"
+        );
+    }
+}
+
+/// As `tenure node` ends when it was declared down.
+const DOWN: i32 = 79;
+/// Its default.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// By default 4.6 s after the last sign of life; the rest is for a busy machine.
 const DETECTED: Duration = Duration::from_secs(20);
 /// A link is tried again every second, a handshake and some gossip follow.

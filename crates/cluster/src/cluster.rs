@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::Node;
-use crate::driver::{self, Command, Started};
+use crate::driver::{self, Command, Proof, Started};
 use crate::membership::{Ending, Event};
 use crate::messaging::Messaging;
 use crate::settings::{Settings, SettingsError};
@@ -27,6 +27,7 @@ struct Shared {
     events: broadcast::Sender<Event>,
     hooks: Hooks,
     messaging: Arc<Messaging>,
+    proof: watch::Receiver<Proof>,
 }
 
 /// What the driver publishes.
@@ -52,6 +53,18 @@ impl State {
 pub(crate) enum End {
     Membership(Ending),
     Failed(Arc<str>),
+    /// A store refused one of its leases.
+    Lease(Arc<str>),
+}
+
+impl From<&End> for JoinError {
+    fn from(end: &End) -> Self {
+        match end {
+            End::Membership(ending) => Self::Ended(ending.clone()),
+            End::Failed(why) => Self::Failed(why.to_string()),
+            End::Lease(why) => Self::Lease(why.to_string()),
+        }
+    }
 }
 
 /// What to do before this node leaves.
@@ -64,7 +77,9 @@ impl Cluster {
     /// Joins the cluster, or forms it. Returns when this node is a full member.
     ///
     /// That takes as long as it takes: a cluster in which somebody is unreachable lets nobody
-    /// become a full member. Dropping the future gives up.
+    /// become a full member. Dropping the future gives up. A store that refuses one of the node's
+    /// leases is found out first; one that does not answer is not waited for: see
+    /// [`ready`](Self::ready).
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -90,9 +105,9 @@ impl Cluster {
     pub fn start(settings: Settings) -> Result<Self, JoinError> {
         settings.check()?;
         let hooks = Hooks::default();
-        let Started { commands, state, events, messaging } =
+        let Started { commands, state, events, messaging, proof } =
             driver::start(settings, hooks.clone())?;
-        let shared = Shared { commands, state, events, hooks, messaging };
+        let shared = Shared { commands, state, events, hooks, messaging, proof };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -104,8 +119,26 @@ impl Cluster {
             settled.map_or(Some(End::Failed("its thread ended".into())), |s| s.ended.clone());
         match ended {
             None => Ok(()),
-            Some(End::Membership(ending)) => Err(JoinError::Ended(ending)),
-            Some(End::Failed(why)) => Err(JoinError::Failed(why.to_string())),
+            Some(end) => Err((&end).into()),
+        }
+    }
+
+    /// Whether this node can do its part now; if not, why: it is no full member, or one of its leases
+    /// could not be had when that was last tried, which is about once a minute. For a readiness
+    /// check; a node that is not ready stays in the cluster.
+    pub fn ready(&self) -> Result<(), NotReady> {
+        let not = |why: &str| Err(NotReady(why.into()));
+        let state = self.shared.state.borrow();
+        if state.ended.is_some() {
+            return not("this node is out of the cluster");
+        }
+        if !state.up {
+            return not("this node is no full member yet");
+        }
+        match &*self.shared.proof.borrow() {
+            Proof::Usable => Ok(()),
+            Proof::Pending => not("it is not yet known whether its leases can be had"),
+            Proof::Doubtful(why) | Proof::Refused(why) => not(why),
         }
     }
 
@@ -159,10 +192,11 @@ impl Cluster {
         }
     }
 
-    /// What this machine could not do, if that is why this node is out of the cluster.
-    pub fn failure(&self) -> Option<String> {
+    /// What this machine, or the store of its leases, could not do, if that is why this node is out
+    /// of the cluster.
+    pub fn failure(&self) -> Option<JoinError> {
         match &self.shared.state.borrow().ended {
-            Some(End::Failed(why)) => Some(why.to_string()),
+            Some(end @ (End::Failed(_) | End::Lease(_))) => Some(end.into()),
             _ => None,
         }
     }
@@ -234,4 +268,12 @@ pub enum JoinError {
     /// What this machine could not do.
     #[error("not in the cluster: {0}")]
     Failed(String),
+    /// A store refused the formation or the arbitration lease: which, and what to do.
+    #[error("not in the cluster: {0}")]
+    Lease(String),
 }
+
+/// Why a node cannot do its part now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not ready: {0}")]
+pub struct NotReady(pub String);

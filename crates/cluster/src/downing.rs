@@ -37,9 +37,12 @@ mod lease_majority;
 mod side;
 mod situation;
 mod static_quorum;
+mod written;
 
 use std::fmt::{self, Display};
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 pub use count::Standing;
 pub use down_all::DownAll;
@@ -51,10 +54,19 @@ pub use side::Side;
 pub use situation::{Converged, HasAddress, Seat, Situation, SituationError};
 pub use static_quorum::StaticQuorum;
 
+use crate::Address;
+use crate::settings::SettingsError;
+
 /// How a cluster decides which side of a split goes on.
 ///
-/// It must be the same on every node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// It must be the same on every node. In a file it is a table:
+///
+/// ```toml
+/// strategy = "static-quorum"
+/// quorum_size = 3
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "written::Written", into = "written::Written")]
 pub enum Strategy {
     /// The side with at least so many members.
     StaticQuorum(StaticQuorum),
@@ -101,6 +113,26 @@ impl Strategy {
             Self::DownAll(strategy) => strategy.judge(),
         };
         outcome.of(&side)
+    }
+
+    /// Checks what can be checked without a cluster.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        let refuse = |text: String| Err(SettingsError(text));
+        match self {
+            Self::StaticQuorum(StaticQuorum { size: 0, .. }) => {
+                refuse("quorum_size 0 must be at least 1".into())
+            }
+            Self::KeepReferee(KeepReferee { address, .. }) => match Address::new(address) {
+                Ok(_) => Ok(()),
+                Err(error) => refuse(format!("referee: {error}")),
+            },
+            Self::LeaseMajority(LeaseMajority { acquire_timeout, .. })
+                if *acquire_timeout < Duration::from_millis(1) =>
+            {
+                refuse(format!("acquire_timeout {acquire_timeout:?} must be at least 1 ms"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Who carries the decision out for its side: its leader, or with a [`LeaseMajority`] that has

@@ -6,6 +6,7 @@ mod arbiter;
 mod discover;
 mod formation;
 mod life;
+mod preflight;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::messaging::Messaging;
 use crate::settings::Settings;
 use crate::transport::{Handles, Identity, Local, Security, Transport};
 use crate::{Incarnation, Node};
+pub(crate) use preflight::Proof;
 
 /// What users ask for.
 #[derive(Debug)]
@@ -42,6 +44,8 @@ struct Driver {
     state: watch::Sender<State>,
     events: broadcast::Sender<Event>,
     messaging: Arc<Messaging>,
+    /// Whether the leases can be had.
+    proof: watch::Receiver<Proof>,
 }
 
 /// What users get of a node.
@@ -50,6 +54,7 @@ pub(crate) struct Started {
     pub(crate) state: watch::Receiver<State>,
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) messaging: Arc<Messaging>,
+    pub(crate) proof: watch::Receiver<Proof>,
 }
 
 /// Starts a node's thread.
@@ -76,7 +81,11 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
         state.subscribe(),
         settings.transport.data_frame_max,
     ));
+    let (proof_in, proof) = watch::channel(Proof::Pending);
+    let leases = preflight::leases(&settings);
+    runtime.spawn(preflight::prove(leases, preflight::EVERY, proof_in));
     let driver = Driver {
+        proof: proof.clone(),
         hooks,
         data,
         messaging: messaging.clone(),
@@ -88,19 +97,34 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
         settings,
     };
     // The first time here, so that what is wrong with the port is told to whoever called.
-    let first = driver.bind(&me, runtime.handle())?;
+    let first = match driver.bind(&me, runtime.handle()) {
+        Ok(first) => first,
+        Err(error) => {
+            // Dropped here, within the caller's runtime, it would panic.
+            runtime.shutdown_background();
+            return Err(error);
+        }
+    };
     std::thread::Builder::new()
         .name("tenure-cluster".into())
         .spawn(move || runtime.block_on(driver.run(me, first)))
         .map_err(|error| failed("cannot start a thread", error))?;
-    Ok(Started { commands, state: state.subscribe(), events, messaging })
+    Ok(Started { commands, state: state.subscribe(), events, messaging, proof })
 }
 
 impl Driver {
     /// One life after another, until one ends for good.
     async fn run(mut self, mut me: Node, mut bound: life::Bound) {
+        let first = self.proof.wait_for(|proof| *proof != Proof::Pending);
+        let _ = tokio::time::timeout(preflight::HEAD_START, first).await;
         loop {
+            if let Some(why) = self.refused() {
+                return self.end(End::Lease(why));
+            }
             let ending = self.live(&me, bound).await;
+            if let Some(why) = self.refused() {
+                return self.end(End::Lease(why));
+            }
             let again = match ending {
                 Ending::LostWhileJoining | Ending::OtherCluster(_) => true,
                 Ending::Downed | Ending::Removed => self.settings.rejoin,
@@ -117,6 +141,14 @@ impl Driver {
                 Err(error) => return self.end(End::Failed(error.to_string().into())),
             };
             self.state.send_modify(|state| *state = State::outside(me.clone()));
+        }
+    }
+
+    /// Why the store does not let this node have its leases, if it does not.
+    fn refused(&self) -> Option<Arc<str>> {
+        match &*self.proof.borrow() {
+            Proof::Refused(why) => Some(why.clone()),
+            _ => None,
         }
     }
 

@@ -22,6 +22,9 @@ mod discovery;
 pub mod downing;
 mod driver;
 pub mod formation;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod humane;
 pub mod membership;
 pub mod message;
@@ -33,7 +36,7 @@ pub mod settings;
 pub mod transport;
 pub mod view;
 
-pub use cluster::{Cluster, Events, JoinError};
+pub use cluster::{Cluster, Events, JoinError, NotReady};
 pub use discovery::Discovery;
 pub use membership::{Effect, Ending, Event, Membership};
 pub use node::{Address, AddressError, Incarnation, Node};

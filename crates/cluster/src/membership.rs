@@ -453,6 +453,10 @@ impl Membership {
         let Some(member) = view.member(node) else { return };
         let before = member.status;
         if before < status {
+            if status == Status::Down {
+                view.skip_up_numbers();
+            }
+            let Some(member) = view.member(node) else { return };
             let raised = Member { status, ..member.clone() };
             view.set_member(node, raised);
             self.tell_change(Some(before), Some(status), node.clone());

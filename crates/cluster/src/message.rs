@@ -42,6 +42,11 @@ pub enum Control {
     },
 }
 
+/// Reads a frame of the control lane.
+pub(crate) fn decode(frame: &[u8]) -> Option<Control> {
+    postcard::from_bytes(frame).ok()
+}
+
 /// How many bytes a message takes on the wire, without its frame.
 pub fn encoded_len(message: &Control) -> usize {
     postcard::to_stdvec(message).map_or(0, |bytes| bytes.len())

@@ -52,6 +52,8 @@
 mod dead;
 mod driver;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod mailbox;
 mod message;
 mod receiver;

@@ -26,17 +26,20 @@ impl Address {
         let Some((host, port)) = text.rsplit_once(':') else {
             return refuse("it has no port");
         };
-        if host.is_empty() {
+        let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let bare = bracketed.unwrap_or(host);
+        if bare.is_empty() {
             return refuse("it has no host");
         }
-        if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
+        if bare.contains(['[', ']']) || (bracketed.is_none() && bare.contains(':')) {
             return refuse("an IPv6 host stands in brackets");
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return refuse("only printable ASCII is allowed");
         }
         match port.parse::<u16>() {
-            Ok(port) if port > 0 => Ok(Self(text.into())),
+            // Nodes are known by this text: one port must not be written in two ways.
+            Ok(number) if number > 0 && number.to_string() == port => Ok(Self(text.into())),
             _ => refuse("its port is not a number from 1 to 65535"),
         }
     }
@@ -142,3 +145,20 @@ impl fmt::Debug for Node {
 
 /// A host name has 253 characters at most, a port five.
 const MAX_LEN: usize = 261;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_host_and_one_way_to_write_it() {
+        for (good, host) in [("a:1", "a"), ("[::1]:65535", "::1"), ("10.0.0.1:80", "10.0.0.1")] {
+            assert_eq!(Address::new(good).unwrap().host(), host);
+        }
+        for bad in
+            ["[:5", "[]:5", "]:5", "a]:5", "[a:5", "[[a]]:5", "::1:5", ":5", "a:+5", "a:05", "a:0"]
+        {
+            assert!(Address::new(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! The split-brain resolver: when to decide, by whom, and how a lease settles it.
 //!
-//! A [`Strategy`](crate::downing::Strategy) says what a side should do if what it sees is the whole
+//! A [`Strategy`] says what a side should do if what it sees is the whole
 //! truth. This says when to believe that: after the view has been the same for a while (a split is
 //! noticed node by node, and counted too early half of a cluster looks like a few that are
 //! missing), and only one node of a side decides, for all of it. The others follow what it gossips.
@@ -80,6 +80,8 @@ struct Split {
     since: Moment,
     /// Since when the picture is the same.
     stable_since: Moment,
+    /// Since when something may be decided.
+    ready_since: Option<Moment>,
 }
 
 /// How far a decision by lease has come.
@@ -282,7 +284,8 @@ impl Resolver {
     /// Whether the view has been the same for long enough.
     fn is_time(&mut self, view: &View, now: Moment, effects: &mut Vec<ResolverEffect>) -> bool {
         let picture = view.picture();
-        let split = self.split.get_or_insert(Split { picture, since: now, stable_since: now });
+        let begun = Split { picture, since: now, stable_since: now, ready_since: None };
+        let split = self.split.get_or_insert(begun);
         if split.picture != picture {
             split.picture = picture;
             split.stable_since = now;
@@ -301,7 +304,9 @@ impl Resolver {
             effects.push(ResolverEffect::Down { nodes, reason });
             return false;
         }
-        now.since(split.stable_since) >= stable_after || now.since(split.since) >= long
+        let ready = now.since(split.stable_since) >= stable_after || now.since(split.since) >= long;
+        split.ready_since = if ready { split.ready_since.or(Some(now)) } else { None };
+        ready
     }
 
     fn decide(
@@ -388,7 +393,7 @@ impl Resolver {
         }
         let Strategy::LeaseMajority(lease) = &self.strategy else { return };
         let (mode, timeout) = (lease.mode, lease.acquire_timeout);
-        let stable_since = self.split.map_or(now, |split| split.stable_since);
+        let ready_since = self.split.and_then(|split| split.ready_since).unwrap_or(now);
         match decision {
             // An answer to an earlier question may still be on its way: ask as well.
             Decision::Down { nodes, .. }
@@ -402,8 +407,7 @@ impl Resolver {
                 effects.push(ResolverEffect::Down { nodes, reason });
             }
             Decision::AskLease { after, survivors, .. } => {
-                let after = after + stable_after(&self.timing, view);
-                if now.since(stable_since) >= after {
+                if now.since(ready_since) >= after {
                     self.ask(sighting, survivors, mode, view, now + timeout, effects);
                 }
             }

@@ -13,7 +13,7 @@ use crate::transport::TransportSettings;
 use crate::{Address, Discovery, humane};
 
 /// Everything about one node of a cluster. Can be built in code or loaded from a file; only the
-/// formation lease comes from code, since it needs a store.
+/// leases come from code, since they need a store.
 ///
 /// ```
 /// use tenure_cluster::Settings;
@@ -76,12 +76,13 @@ pub struct Settings {
     /// When the resolver decides.
     #[serde(default)]
     pub resolver: ResolverSettings,
+    /// How a split is settled: the same on all nodes. Without it, whoever is unreachable stays so
+    /// until it answers again or an operator declares it down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub downing: Option<Strategy>,
     /// The lease that guards the cluster's formation.
     #[serde(skip)]
     pub(crate) formation: Option<Lease>,
-    /// How a split is settled; nobody is ever declared down by itself without.
-    #[serde(skip)]
-    pub(crate) downing: Option<Strategy>,
     /// The lease that settles ties.
     #[serde(skip)]
     pub(crate) arbitration: Option<Lease>,
@@ -104,8 +105,8 @@ impl Settings {
             membership: MembershipSettings::default(),
             transport: TransportSettings::default(),
             resolver: ResolverSettings::default(),
-            formation: None,
             downing: None,
+            formation: None,
             arbitration: None,
         }
     }
@@ -177,6 +178,7 @@ impl Settings {
                  nodes: that one forms the cluster",
             );
         }
+        self.downing.as_ref().map_or(Ok(()), Strategy::check)?;
         let needs_lease = matches!(self.downing, Some(Strategy::LeaseMajority(_)));
         if needs_lease != self.arbitration.is_some() {
             return refuse(

@@ -1,7 +1,7 @@
 //! What one node believes: the members, their status and age, and who cannot reach whom.
 //!
 //! A view is a join-semilattice. Two nodes that tell each other their views believe the same
-//! afterwards, whichever of them spoke first and however often: [`View::merge`] is commutative,
+//! afterwards, whichever of them spoke first and however often: merging is commutative,
 //! associative and idempotent. Nothing in it is ever taken back: a status only rises, a row of the
 //! reachability table is replaced only by a newer row of the same observer, and a removed
 //! incarnation leaves a tombstone that refuses it.
@@ -75,8 +75,10 @@ impl View {
     /// Whether two views say the same in every detail; their digests then are equal too. Slow, for
     /// checking that it also holds the other way round.
     pub fn says_the_same(&self, other: &Self) -> bool {
-        (self.cluster, self.highest_up, &self.members, &self.rows)
-            == (other.cluster, other.highest_up, &other.members, &other.rows)
+        let numbers = |view: &Self| (view.cluster, view.highest_up, view.asked);
+        numbers(self) == numbers(other)
+            && (&self.members, &self.rows, &self.verdict)
+                == (&other.members, &other.rows, &other.verdict)
     }
 
     /// Every member, in the order of addresses.
@@ -176,12 +178,28 @@ impl View {
 
     /// Adds a member, or raises the status of one.
     pub(crate) fn set_member(&mut self, node: &Node, member: Member) {
-        self.highest_up = self.highest_up.max(member.up_number);
+        self.raise_highest_up(member.up_number);
         if let Some(before) = self.members.get(node) {
             self.digest.remove(digest::of_member(node, before));
         }
         self.digest.add(digest::of_member(node, &member));
         self.members.insert(node.clone(), member);
+    }
+
+    /// Somebody is declared down who may have led, and given up-numbers of which this node has not
+    /// heard: one to each member that has none here, at most. They are not given again, since a
+    /// number that two members have makes a ghost of one of them.
+    pub(crate) fn skip_up_numbers(&mut self) {
+        let without = self.members.values().filter(|member| member.up_number == 0).count();
+        self.raise_highest_up(self.highest_up + without as u64);
+    }
+
+    fn raise_highest_up(&mut self, number: u64) {
+        if number > self.highest_up {
+            self.digest.remove(digest::of_highest_up(self.highest_up));
+            self.highest_up = number;
+            self.digest.add(digest::of_highest_up(self.highest_up));
+        }
     }
 
     /// Replaces an observer's row.

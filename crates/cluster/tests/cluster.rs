@@ -1,11 +1,17 @@
 //! Real nodes on loopback, in one process.
+#![allow(clippy::disallowed_methods, reason = "real nodes take real time")]
 
 use std::net::TcpListener;
 use std::time::Duration;
 
 use tenure_cluster::certs::Authority;
+use tenure_cluster::downing::{LeaseMajority, Strategy};
 use tenure_cluster::{Address, Cluster, Ending, Event, JoinError, Settings, Status};
-use tenure_lease::{MemoryStore, Store};
+use tenure_lease::backend::{
+    Acquire, Acquired, Backend, Boxed, Release, Released, Renew, Renewed, StoreError,
+    StoreErrorKind, StoreInfo,
+};
+use tenure_lease::{LeaseName, MemoryStore, Record, Store};
 use tokio::time::timeout;
 
 /// Ports that nobody uses; the sockets stay open until all are chosen.
@@ -124,6 +130,71 @@ async fn a_setting_that_must_agree_is_named_with_both_values() {
     for word in ["shards", "64", "128"] {
         assert!(error.to_string().contains(word), "{error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_in_use_is_an_error_and_no_panic() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = Address::new(&taken.local_addr().unwrap().to_string()).unwrap();
+    let store = Store::new(MemoryStore::default());
+    let error = soon(Cluster::join(plain(&address, &store))).await.unwrap_err();
+    assert!(matches!(error, JoinError::Transport(_)), "{error}");
+    assert!(error.to_string().contains(address.as_str()), "{error}");
+}
+
+/// A store in which this process may read, and nothing else.
+struct ReadOnly(MemoryStore);
+
+impl Backend for ReadOnly {
+    fn info(&self) -> StoreInfo {
+        self.0.info()
+    }
+
+    fn acquire(&self, _: Acquire) -> Boxed<'_, Result<Acquired, StoreError>> {
+        Box::pin(async { Err(StoreError::new(StoreErrorKind::Denied, "you may not write here")) })
+    }
+
+    fn renew(&self, request: Renew) -> Boxed<'_, Result<Renewed, StoreError>> {
+        self.0.renew(request)
+    }
+
+    fn release(&self, request: Release) -> Boxed<'_, Result<Released, StoreError>> {
+        self.0.release(request)
+    }
+
+    fn read(&self, names: Vec<LeaseName>) -> Boxed<'_, Result<Vec<Option<Record>>, StoreError>> {
+        self.0.read(names)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_is_refused_is_found_out_before_joining() {
+    let store = Store::new(MemoryStore::default());
+    let read_only = Store::new(ReadOnly(MemoryStore::default()));
+    let addresses = addresses(2);
+    let first = soon(Cluster::join(plain(&addresses[0], &store))).await.unwrap();
+    soon(async {
+        while first.ready().is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let arbitrated = plain(&addresses[1], &store)
+        .downing(Strategy::LeaseMajority(LeaseMajority::default()))
+        .arbitration(read_only.lease("shop.arbitration"));
+    let mut formed = plain(&addresses[1], &read_only);
+    formed.discover.push(addresses[0].to_string().parse().unwrap());
+    for (settings, name) in [
+        (arbitrated, "the arbitration lease shop.arbitration"),
+        (formed, "the formation lease shop.formation"),
+    ] {
+        let error = soon(Cluster::join(settings)).await.unwrap_err();
+        assert!(matches!(error, JoinError::Lease(_)), "{error}");
+        for words in [name, "you may not write here", "read and write"] {
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
+    assert_eq!(first.view().members().len(), 1, "nobody saw it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -322,6 +322,25 @@ async fn closing_ends_though_nobody_answers_or_listens() {
 }
 
 #[tokio::test]
+async fn the_last_words_are_sent_before_a_link_closes() {
+    let mut kit = Kit::new();
+    let (one, mut two) = (kit.node("one"), kit.node("two"));
+    assert!(one.transport.control(&two.node.address, None, vec![0]));
+    assert_eq!(two.control_frame().await, [0]);
+    for number in 1..=WORDS {
+        let word = vec![number; 32 << 10];
+        assert!(one.transport.control(&two.node.address, None, word));
+    }
+    one.transport.close(Duration::from_millis(100)).await;
+    for number in 1..=WORDS {
+        assert_eq!(two.control_frame().await[0], number);
+    }
+}
+
+/// More than goes with one write.
+const WORDS: u8 = 100;
+
+#[tokio::test]
 async fn a_forgotten_node_is_let_go() {
     let mut kit = Kit::new();
     let (mut one, mut two) = (kit.node("one"), kit.node("two"));

@@ -36,6 +36,9 @@ mod driver;
 mod error;
 pub mod fence;
 mod file;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod keeper;
 mod lease;
 mod loss;

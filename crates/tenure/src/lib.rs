@@ -15,7 +15,12 @@
 //!     .await?;
 //! # Ok(()) }
 //! ```
+//!
+//! With the feature `cluster`, nodes that find each other, agree on who is in, and talk:
+//! `tenure::cluster`. It is off by default, so that whoever needs leases alone compiles no more.
 
+#[cfg(feature = "cluster")]
+pub use tenure_cluster as cluster;
 pub use tenure_lease::*;
 pub use tenure_stores as stores;
 

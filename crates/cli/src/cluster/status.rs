@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use tenure_cluster::{Node, Status as Member, View};
+use tenure_cluster::{Node, NotReady, Status as Member, View};
 
 /// What `--json` prints; its shape is stable. Nodes are `host:port#incarnation`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,6 +16,9 @@ pub(crate) struct Status {
     /// This node, and what people call it.
     node: String,
     name: String,
+    /// Whether it can do its part now; if not, why.
+    ready: bool,
+    not_ready: Option<String>,
     leader: Option<String>,
     oldest: Option<String>,
     /// Whether every member that is not down is known to see exactly this.
@@ -62,12 +65,19 @@ impl Status {
             id: Some(view.cluster()).filter(|_| !members.is_empty()),
             node: me.to_string(),
             name: name.into(),
+            ready: false,
+            not_ready: None,
             leader: view.leader().map(ToString::to_string),
             oldest: view.oldest(None).map(ToString::to_string),
             converged: !members.is_empty() && counted.all(|(node, _)| seen.contains(node)),
             seen_by: seen.iter().map(ToString::to_string).collect(),
             members,
         }
+    }
+
+    /// With what the node says of itself.
+    pub(crate) fn readiness(self, ready: Result<(), NotReady>) -> Self {
+        Self { ready: ready.is_ok(), not_ready: ready.err().map(|NotReady(why)| why), ..self }
     }
 
     /// Those whose part it is to have seen it, and who are not known to have.
@@ -88,7 +98,11 @@ impl fmt::Display for Status {
             Some(id) => writeln!(f, "cluster    {}, id {id}", self.cluster)?,
             None => writeln!(f, "cluster    {}: in none yet, looking for it", self.cluster)?,
         }
-        write!(f, "this node  {}, {}", self.name, self.node)?;
+        writeln!(f, "this node  {}, {}", self.name, self.node)?;
+        match &self.not_ready {
+            Some(why) => write!(f, "ready      no: {why}")?,
+            None => write!(f, "ready      yes")?,
+        }
         if self.members.is_empty() {
             return Ok(());
         }

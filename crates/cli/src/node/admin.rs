@@ -140,7 +140,8 @@ impl About {
             Request::Status => {
                 let (view, seen) = cluster.seen();
                 let me = cluster.me();
-                Answer::Status(Status::new(&self.cluster_name, &self.name, &me, &view, &seen))
+                let status = Status::new(&self.cluster_name, &self.name, &me, &view, &seen);
+                Answer::Status(status.readiness(cluster.ready()))
             }
             Request::Leave { node: None } => {
                 let leaver = cluster.clone();

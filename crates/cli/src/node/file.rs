@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use tenure_cluster::Settings;
+use tenure_cluster::downing::Strategy;
+use tenure_lease::{Lease, Store};
 use toml::de::{DeTable, DeValue, Deserializer};
 
 use crate::duration;
@@ -28,6 +30,14 @@ struct Own {
     formation: Option<String>,
     formation_ttl: Option<String>,
     admin: Option<PathBuf>,
+    downing: Option<OwnDowning>,
+}
+
+/// What stands in `[downing]` beside the strategy: the lease that it asks.
+#[derive(Deserialize)]
+struct OwnDowning {
+    lease: Option<String>,
+    ttl: Option<String>,
 }
 
 impl NodeFile {
@@ -47,6 +57,12 @@ impl NodeFile {
         for name in OWN {
             rest.get_mut().remove(name);
         }
+        let downing = rest.get_mut().get_mut("downing").map(|value| value.get_mut());
+        if let Some(DeValue::Table(downing)) = downing {
+            for name in OWN_DOWNING {
+                downing.remove(name);
+            }
+        }
         let settings = Settings::deserialize(Deserializer::from(rest))
             .map_err(|error| place.refuse(&error))?;
         Ok(Self { place, settings, own })
@@ -57,48 +73,89 @@ impl NodeFile {
         self.own.admin.as_deref()
     }
 
-    /// Everything, with the formation lease in its store.
+    /// Everything, with the leases in their store.
     pub(super) async fn settings(&self) -> Result<Settings, Failure> {
-        let settings = self.settings.clone();
-        let settings = match (&self.own.store, &self.own.formation) {
-            (Some(url), Some(name)) => {
-                let store = StoreArgs::from(url.as_str()).open().await?;
-                let mut lease = store.lease(name.as_str()).owner(&settings.name);
-                if let Err(error) = lease.name() {
-                    return Err(self.wrong_at("formation", &error.to_string()));
-                }
-                if let Some(ttl) = &self.own.formation_ttl {
-                    let ttl = duration::parse(ttl)
-                        .map_err(|error| self.wrong_at("formation_ttl", &error))?;
-                    lease = lease.ttl(ttl);
-                }
-                lease
-                    .timing()
-                    .check_for(&lease.store().info())
-                    .map_err(|error| self.wrong_at("formation_ttl", &error.to_string()))?;
-                settings.formation(lease)
+        let mut settings = self.settings.clone();
+        let own = &self.own;
+        let asks = matches!(settings.downing, Some(Strategy::LeaseMajority(_)));
+        let (lease, ttl) = match &own.downing {
+            Some(downing) => (&downing.lease, &downing.ttl),
+            None => (&None, &None),
+        };
+        let formation =
+            self.one_lease("formation", "formation_ttl", &own.formation, &own.formation_ttl)?;
+        let arbitration = self.one_lease("downing.lease", "downing.ttl", lease, ttl)?;
+        match &arbitration {
+            None if asks => {
+                return Err(self.wrong_at("downing.lease", NEEDS_LEASE));
             }
-            (None, None) if self.own.formation_ttl.is_none() => settings,
-            (Some(_), None) => {
+            Some(lease) if !asks => {
+                return Err(self.wrong_at(lease.setting, "only lease-majority asks a lease"));
+            }
+            _ => {}
+        }
+        match &own.store {
+            Some(_) if formation.is_none() && arbitration.is_none() => {
                 return Err(self.wrong_at("store", "set formation, too: the lease's name in it"));
             }
-            (None, _) => {
-                let which =
-                    if self.own.formation.is_some() { "formation" } else { "formation_ttl" };
-                return Err(self.wrong_at(which, "set store, too: where the lease is kept"));
+            Some(url) => {
+                let store = StoreArgs::from(url.as_str()).open().await?;
+                if let Some(lease) = formation {
+                    settings = settings.formation(self.lease(&store, lease)?);
+                }
+                if let Some(lease) = arbitration {
+                    settings = settings.arbitration(self.lease(&store, lease)?);
+                }
             }
-        };
+            None => {
+                if let Some(lease) = formation.or(arbitration) {
+                    let what = "set store, too: where the lease is kept";
+                    return Err(self.wrong_at(lease.setting, what));
+                }
+            }
+        }
         settings.check().map_err(|error| self.wrong(&error.to_string()))?;
         Ok(settings)
     }
 
+    /// A lease as the file describes it; a ttl alone describes none.
+    fn one_lease<'a>(
+        &self,
+        setting: &'a str,
+        ttl_setting: &'a str,
+        name: &'a Option<String>,
+        ttl: &'a Option<String>,
+    ) -> Result<Option<OneLease<'a>>, Failure> {
+        match name {
+            Some(name) => Ok(Some(OneLease { setting, ttl_setting, name, ttl: ttl.as_deref() })),
+            None if ttl.is_some() => {
+                let what = format!("set {setting}, too: the lease's name");
+                Err(self.wrong_at(ttl_setting, &what))
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn lease(&self, store: &Store, one: OneLease<'_>) -> Result<Lease, Failure> {
+        let mut lease = store.lease(one.name).owner(&self.settings.name);
+        if let Err(error) = lease.name() {
+            return Err(self.wrong_at(one.setting, &error.to_string()));
+        }
+        if let Some(ttl) = one.ttl {
+            let ttl =
+                duration::parse(ttl).map_err(|error| self.wrong_at(one.ttl_setting, &error))?;
+            lease = lease.ttl(ttl);
+        }
+        lease
+            .timing()
+            .check_for(&store.info())
+            .map_err(|error| self.wrong_at(one.ttl_setting, &error.to_string()))?;
+        Ok(lease)
+    }
+
     /// Something is wrong; if the message names a setting that is in the file, it is said where.
     pub(super) fn wrong(&self, message: &str) -> Failure {
-        let mut words = message.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        let found = words.find_map(|word| {
-            self.place.keys.iter().find(|key| key.name.rsplit('.').next() == Some(word))
-        });
-        self.place.failure(found, message)
+        self.place.failure(self.place.named_in(message), message)
     }
 
     /// Something is wrong with this setting.
@@ -109,6 +166,14 @@ impl NodeFile {
             None => self.place.failure(None, &format!("{setting} (not set): {message}")),
         }
     }
+}
+
+/// A lease as the file describes it, and under which settings.
+struct OneLease<'a> {
+    setting: &'a str,
+    ttl_setting: &'a str,
+    name: &'a str,
+    ttl: Option<&'a str>,
 }
 
 /// What stands where in the file.
@@ -138,23 +203,35 @@ impl Place {
         }
     }
 
+    /// The first setting that a message names, if it is in the file.
+    fn named_in(&self, message: &str) -> Option<&Key> {
+        let mut words = message.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        words
+            .find_map(|word| self.keys.iter().find(|key| key.name.rsplit('.').next() == Some(word)))
+    }
+
     fn refuse(&self, error: &toml::de::Error) -> Failure {
         let message = error.message();
         let Some(span) = error.span() else { return self.failure(None, message) };
         let within = |key: &&Key| key.span.start <= span.start && span.end <= key.span.end;
+        let is_unknown = message.starts_with("unknown field");
         match self.keys.iter().filter(within).min_by_key(|key| key.span.len()) {
-            Some(key) if message.starts_with("unknown field") && !key.name.contains('.') => {
+            Some(key) if is_unknown && !key.name.contains('.') => {
                 let own = OWN.map(|name| format!("`{name}`")).join(", ");
                 self.failure(Some(key), &format!("{message}, {own}"))
             }
-            Some(key) if message.starts_with("unknown field") => self.failure(Some(key), message),
+            Some(key) if is_unknown && key.name.starts_with("downing.") => {
+                let own = OWN_DOWNING.map(|name| format!("`{name}`")).join(", ");
+                self.failure(Some(key), &format!("{message}, {own}"))
+            }
+            Some(key) if is_unknown => self.failure(Some(key), message),
             Some(key) => self.failure(Some(key), &format!("{}: {message}", key.name)),
             // Not understood at all, or the whole of it.
             None if self.keys.is_empty() => {
                 let key = Key { name: String::new(), span };
                 self.failure(Some(&key), message)
             }
-            None => self.failure(None, message),
+            None => self.failure(self.named_in(message), message),
         }
     }
 
@@ -177,9 +254,17 @@ fn lines(text: &str) -> Vec<usize> {
 
 /// The settings that are not the cluster's own.
 const OWN: [&str; 4] = ["store", "formation", "formation_ttl", "admin"];
+/// The same in `[downing]`.
+const OWN_DOWNING: [&str; 2] = ["lease", "ttl"];
+const NEEDS_LEASE: &str =
+    "lease-majority asks a lease in the store: set its name, the same on all nodes";
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tenure_cluster::downing::Mode;
+
     use super::*;
 
     fn parse(text: &str) -> Result<NodeFile, Failure> {
@@ -207,7 +292,15 @@ mod tests {
         [membership]
         heartbeat_interval = '500ms'
         [transport]
-        silence_max = '3s'";
+        silence_max = '3s'
+        [downing]
+        strategy = 'lease-majority'
+        mode = 'always'
+        acquire_timeout = '2s'
+        lease = 'shop.arbitration'
+        ttl = '8s'
+        [resolver]
+        stable_after = '1s'";
 
     #[tokio::test]
     async fn a_whole_file_is_understood() {
@@ -215,6 +308,10 @@ mod tests {
         assert_eq!(file.admin(), Some(Path::new("shop-0.sock")));
         let settings = file.settings().await.unwrap();
         assert_eq!(settings.membership.heartbeat_interval.as_millis(), 500);
+        assert_eq!(settings.resolver.stable_after, Some(Duration::from_secs(1)));
+        let Some(Strategy::LeaseMajority(strategy)) = settings.downing else { panic!() };
+        assert_eq!(strategy.mode, Mode::Always);
+        assert_eq!(strategy.acquire_timeout, Duration::from_secs(2));
     }
 
     #[test]
@@ -224,7 +321,9 @@ mod tests {
         let file = parse(example.expect("an example")).unwrap();
         let all = serde_json::to_value(&file.settings).unwrap();
         let mut settings: Vec<&str> = OWN.to_vec();
-        for part in [&all, &all["membership"], &all["transport"]] {
+        settings.extend(OWN_DOWNING);
+        settings.extend(DOWNING);
+        for part in [&all, &all["membership"], &all["transport"], &all["resolver"]] {
             let part = part.as_object().unwrap().iter();
             settings.extend(part.filter(|(_, value)| !value.is_object()).map(|(name, _)| &**name));
         }
@@ -232,6 +331,54 @@ mod tests {
             assert!(documentation.contains(&format!("`{setting}`")), "{setting}");
         }
     }
+
+    #[tokio::test]
+    async fn every_strategy_can_be_written() {
+        let head = &WHOLE[..WHOLE.find("[downing]").unwrap()];
+        for text in [
+            "strategy = 'keep-majority'\nrole = 'worker'",
+            "strategy = 'static-quorum'\nquorum_size = 3\nrole = 'worker'",
+            "strategy = 'keep-oldest'\ndown_if_alone = false\nrole = 'worker'",
+            "strategy = 'keep-referee'\nreferee = '127.0.0.1:7400'\ndown_all_if_less_than = 2",
+            "strategy = 'down-all'",
+            "strategy = 'lease-majority'\nlease = 'shop.arbitration'\nrole = 'worker'",
+        ] {
+            let file = parse(&format!("{head}\n[downing]\n{text}")).expect(text);
+            assert!(file.settings().await.unwrap().downing.is_some(), "{text}");
+        }
+        let unused = "cluster = 'shop'\nidentity = 'certs'\nstore = 'memory:'";
+        let found = error(unused).await;
+        assert!(found.contains("line 3: store: set formation"), "{found}");
+        for (text, expected) in [
+            ("strategy = 'static-quorum'", "static-quorum needs quorum_size"),
+            ("strategy = 'static-quorum'\nquorum_size = 0", "line 18: quorum_size 0 must be"),
+            ("strategy = 'keep-referee'\nreferee = 'shop'", "line 18: referee: "),
+            ("strategy = 'lease-majority'", "downing.lease (not set): lease-majority asks"),
+            ("strategy = 'down-all'\nlease = 'a'", "line 18: downing.lease: only lease-majority"),
+            ("role = 'worker'", "missing field `strategy`"),
+        ] {
+            let found = error(&format!("{head}\n[downing]\n{text}")).await;
+            assert!(found.contains("node.toml") && found.contains(expected), "{text}: {found}");
+        }
+    }
+
+    /// The strategies and all their options.
+    const DOWNING: [&str; 14] = [
+        "lease-majority",
+        "keep-majority",
+        "static-quorum",
+        "keep-oldest",
+        "keep-referee",
+        "down-all",
+        "strategy",
+        "role",
+        "quorum_size",
+        "down_if_alone",
+        "referee",
+        "down_all_if_less_than",
+        "mode",
+        "acquire_timeout",
+    ];
 
     #[tokio::test]
     async fn what_is_wrong_is_said_with_line_and_setting() {
@@ -251,9 +398,21 @@ mod tests {
             ("['worker']", "", "line 6: "),
             ("cluster = 'shop'", "", "missing field `cluster`"),
             ("'5s'", "'5'", "line 9: formation_ttl: \\\"5\\\" is no duration"),
-            ("formation = 'shop.formation'", "", "line 7: store: set formation"),
+            ("formation = 'shop.formation'", "", "line 9: formation_ttl: set formation"),
             ("store = 'memory:'", "", "line 8: formation: set store"),
             ("'shop.formation'", "'Shop'", "line 8: formation: "),
+            ("lease-majority", "majority", "line 16: downing.strategy: unknown variant `majority`"),
+            ("'always'", "'never'", "line 17: downing.mode: unknown variant `never`"),
+            ("'2s'", "'2'", "line 18: downing.acquire_timeout: \\\"2\\\" is no duration"),
+            ("'2s'", "'0s'", "line 18: acquire_timeout 0ns must be at least"),
+            ("mode", "mood", "line 17: unknown field `mood`, expected one of `strategy`"),
+            ("mode", "mood", "`lease`, `ttl`"),
+            ("lease-majority", "keep-majority", "line 17: mode means nothing to keep-majority"),
+            ("lease-majority", "static-quorum", "line 17: mode means nothing to static-quorum"),
+            ("lease = 'shop.arbitration'", "", "line 20: downing.ttl: set downing.lease"),
+            ("'shop.arbitration'", "'Shop'", "line 19: downing.lease: "),
+            ("'8s'", "'8'", "line 20: downing.ttl: \\\"8\\\" is no duration"),
+            ("stable_after", "stable", "line 22: unknown field `stable`"),
             ("identity", "#", "set identity to a directory"),
         ] {
             let found = error(&WHOLE.replace(from, to)).await;

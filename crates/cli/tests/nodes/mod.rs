@@ -231,6 +231,10 @@ pub(crate) fn loopback(block: u8, count: u8) -> Vec<String> {
     (0..count).map(|node| format!("127.{high}.{low}.{}:7400", block + node)).collect()
 }
 
+/// For a node's file: a lease in the same directory settles who goes on.
+pub(crate) const LEASE_MAJORITY: &str =
+    "[downing]\nstrategy = \"lease-majority\"\nlease = \"shop.arbitration\"";
+
 /// How often to do it: so often here, and as often as `TENURE_ROUNDS` says in a long run.
 pub(crate) fn rounds(usual: usize) -> usize {
     std::env::var("TENURE_ROUNDS").map_or(usual, |rounds| rounds.parse().unwrap())

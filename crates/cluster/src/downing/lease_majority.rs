@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::count::{Counts, Standing, say};
 use super::situation::{HasAddress, Situation};
 use super::{Outcome, Side};
@@ -26,7 +28,8 @@ pub struct LeaseMajority {
 }
 
 /// When a side asks the lease.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Only when sides are equal: a strict majority goes on without the lease, a minority downs
     /// itself. While the store is away, only ties wait.

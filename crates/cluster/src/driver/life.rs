@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use tenure_lease::Moment;
-use tokio::sync::mpsc;
+use tenure_lease::{Lease, Moment};
+use tokio::sync::{mpsc, watch};
 
 use super::arbiter::{ArbiterNews, ArbiterOrder, arbitrate};
 use super::discover::Discoverer;
 use super::formation::{LeaseNews, LeaseOrder, tend};
-use super::{Command, Driver, entropy};
+use super::{Command, Driver, Proof, entropy};
 use crate::Node;
 use crate::downing::Strategy;
 use crate::formation::{Formation, FormationEffect, FormationNote};
 use crate::membership::{Effect, Ending, Membership};
-use crate::message::Control;
+use crate::message::{Control, decode};
 use crate::resolver::{Resolver, ResolverEffect};
 use crate::transport::{self, Direction, Down, Lane, Transport};
 use crate::view::{Digest, Role, Status, Verdict};
@@ -77,6 +77,7 @@ impl Driver {
         };
         let discoverer = Discoverer::new(settings.discover.clone());
         let Bound { transport, mut events } = bound;
+        let mut proof = Some(self.proof.clone());
         let mut life = Life {
             driver: self,
             transport,
@@ -108,6 +109,7 @@ impl Driver {
                 () = tokio::time::sleep(wake.since(Moment::now())) => {}
                 Some(news) = news.recv() => life.lease_news(news),
                 Some(news) = arbiter_news.recv() => life.arbiter_news(news),
+                () = refused(&mut proof) => life.membership.leave(Moment::now()),
                 command = life.driver.commands.recv() => life.command(command),
                 Some(event) = events.recv() => {
                     life.transport_event(event);
@@ -363,14 +365,31 @@ impl Life<'_> {
     }
 }
 
+/// Waits until a store has refused this node's leases for good; it is said once.
+async fn refused(proof: &mut Option<watch::Receiver<Proof>>) {
+    let refused = match proof {
+        Some(proof) => proof.wait_for(|it| matches!(it, Proof::Refused(_))).await.is_ok(),
+        None => false,
+    };
+    *proof = None;
+    if !refused {
+        std::future::pending().await
+    }
+}
+
 /// What every node must have the same, by name.
 fn must_agree(settings: &crate::Settings) -> Arc<[(String, String)]> {
-    let formation = match &settings.formation {
+    let name = |lease: &Option<Lease>, otherwise: &str| match lease {
         Some(lease) => lease.name().map_or_else(|error| error.to_string(), ToString::to_string),
-        None => "the order of seeds".into(),
+        None => otherwise.into(),
     };
     let downing = settings.downing.as_ref().map_or("none".into(), |it| format!("{it:?}"));
-    let own = [("formation".to_owned(), formation), ("downing".to_owned(), downing)];
+    let own = [
+        ("formation", name(&settings.formation, "the order of seeds")),
+        ("downing", downing),
+        ("arbitration", name(&settings.arbitration, "none")),
+    ];
+    let own = own.map(|(name, value)| (name.to_owned(), value));
     own.into_iter().chain(settings.must_agree.clone()).collect()
 }
 
@@ -379,10 +398,6 @@ fn encode(message: &Control) -> Option<Bytes> {
         .inspect_err(|error| tracing::error!("a control message cannot be encoded: {error}"))
         .ok()
         .map(Bytes::from)
-}
-
-fn decode(frame: &[u8]) -> Option<Control> {
-    postcard::from_bytes(frame).ok()
 }
 
 /// How long the last words may take.

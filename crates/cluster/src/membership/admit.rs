@@ -44,7 +44,9 @@ impl Membership {
         let must_agree = self.must_agree.clone();
         let Some(view) = self.view() else { return Err(Refusal::NotAMember) };
         let own = view.member(&self.me).map(|member| member.status);
-        if own.is_none_or(|status| status >= Status::Exiting) {
+        // Only full members: joining ones who let each other in would keep a cluster going in which
+        // nobody is left who could make them full members.
+        if !matches!(own, Some(Status::Up | Status::Leaving)) {
             return Err(Refusal::NotAMember);
         }
         if view.is_removed(from) {

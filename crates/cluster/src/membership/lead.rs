@@ -84,10 +84,15 @@ impl Membership {
             return;
         }
         let counts = |status| (Status::Up..Status::Down).contains(&status);
+        // What others say may be what somebody said who is dead.
+        let unreachable = |node: &Node| match self.watch.finds_unreachable(node) {
+            Some(unreachable) => unreachable,
+            None => self.told.unreachable.contains(node),
+        };
         let alone = view
             .members()
             .filter(|(_, member)| counts(member.status))
-            .all(|(node, _)| self.told.unreachable.contains(node));
+            .all(|(node, _)| unreachable(node));
         if !alone {
             self.lost_joiners.remove(&self.me);
         }

@@ -31,6 +31,8 @@
 //! of its own; a message that must survive its sender belongs in the sender's database first.
 
 mod driver;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod incoming;
 mod ledger;
 mod outgoing;

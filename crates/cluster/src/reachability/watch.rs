@@ -67,6 +67,11 @@ impl Watch {
         self.watched.keys()
     }
 
+    /// Whether this node has found it unreachable; `None` if it does not watch it.
+    pub(crate) fn finds_unreachable(&self, node: &Node) -> Option<bool> {
+        self.watched.get(node).map(|watched| watched.unreachable)
+    }
+
     /// Everybody that this node cannot reach.
     pub(crate) fn unreachable(&self) -> impl Iterator<Item = &Node> {
         self.watched.iter().filter(|(_, watched)| watched.unreachable).map(|(node, _)| node)

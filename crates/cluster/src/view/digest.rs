@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use super::{Member, Row, Verdict, View};
+use super::{Member, Row, Status, Verdict, View};
 use crate::Node;
 
 /// A number that is the same for views that say the same.
@@ -16,6 +16,7 @@ impl Digest {
         let mut new = Self(Mix::new(CLUSTER).number(cluster).finish());
         new.add(of_verdict(&Verdict::default()));
         new.add(of_asked(0));
+        new.add(of_highest_up(0));
         new
     }
 
@@ -43,18 +44,26 @@ pub(super) fn of_verdict(verdict: &Verdict) -> u128 {
     verdict.survivors.iter().fold(mix, Mix::node).finish()
 }
 
+pub(super) fn of_highest_up(highest_up: u64) -> u128 {
+    Mix::new(HIGHEST).number(highest_up).finish()
+}
+
 pub(super) fn of_asked(asked: u64) -> u128 {
     Mix::new(ASKED).number(asked).finish()
 }
 
 /// Of who is there, how far each has come, and who cannot reach whom: what a decision depends on.
 pub(super) fn of_picture(view: &View) -> u128 {
+    // Joining members have no say, and come and go while a split lasts.
+    let counts = |node: &Node| view.member(node).is_some_and(|it| it.status > Status::Joining);
     let mut mix = Mix::new(MEMBER);
-    for (node, member) in &view.members {
+    for (node, member) in view.members.iter().filter(|(node, _)| counts(node)) {
         mix = mix.node(node).number(member.status as u64);
     }
     for (observer, subject) in view.observations() {
-        mix = mix.node(observer).node(subject);
+        if counts(observer) && counts(subject) {
+            mix = mix.node(observer).node(subject);
+        }
     }
     mix.finish()
 }
@@ -101,5 +110,6 @@ fn fold(a: u64, b: u64) -> u64 {
 const CLUSTER: u64 = 0x636c_7573_7465_7200;
 const MEMBER: u64 = 0x6d65_6d62_6572_0000;
 const VERDICT: u64 = 0x7665_7264_6963_7400;
+const HIGHEST: u64 = 0x6869_6768_6573_7400;
 const ASKED: u64 = 0x6173_6b65_6400_0000;
 const ROW: u64 = 0x726f_7700_0000_0000;

@@ -44,11 +44,11 @@ impl View {
                 self.bury(node, now - *age, &mut changes);
             }
         }
-        let known_up = self.highest_up;
-        self.highest_up = self.highest_up.max(other.highest_up);
         if self.digest == other.digest {
             return changes;
         }
+        let known_up = self.highest_up;
+        self.raise_highest_up(other.highest_up);
         let refuses = settings.obeys(Rule::RefuseGhosts);
         let ours_is_newer = self.verdict.generation > other.verdict.generation;
         if other.verdict.generation > self.verdict.generation {

@@ -11,6 +11,7 @@ use crate::Node;
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Row {
     /// Rises with each change.
+    #[serde(deserialize_with = "super::wire::number")]
     pub version: u64,
     /// The members that do not answer the observer.
     pub unreachable: Arc<BTreeSet<Node>>,

@@ -16,6 +16,7 @@ pub struct Verdict {
     /// Which cluster it is about.
     pub cluster: u64,
     /// Which one it is.
+    #[serde(deserialize_with = "super::wire::number")]
     pub generation: u64,
     /// Who goes on.
     pub survivors: Arc<BTreeSet<Node>>,
@@ -26,6 +27,7 @@ impl View {
     /// is down.
     pub(crate) fn adopt(&mut self, verdict: &Verdict) -> Vec<Change> {
         assert!(verdict.generation > self.verdict.generation, "an older verdict decides nothing");
+        self.skip_up_numbers();
         let losers: Vec<(Node, Member)> = self
             .members
             .iter()

@@ -20,7 +20,9 @@ struct Parts<'a> {
 #[derive(Deserialize)]
 struct OwnedParts {
     cluster: u64,
+    #[serde(deserialize_with = "number")]
     highest_up: u64,
+    #[serde(deserialize_with = "number")]
     asked: u64,
     verdict: Verdict,
     members: BTreeMap<Node, Member>,
@@ -44,7 +46,7 @@ impl<'de> Deserialize<'de> for View {
             return Err(de::Error::custom("a verdict that nobody asked for"));
         }
         let mut view = Self::new(cluster);
-        view.highest_up = highest_up;
+        view.raise_highest_up(highest_up);
         for (node, member) in &members {
             if member.up_number > highest_up {
                 return Err(de::Error::custom("an up-number above the highest that was given"));
@@ -63,5 +65,50 @@ impl<'de> Deserialize<'de> for View {
         view.set_verdict(verdict);
         view.announce(asked);
         Ok(view)
+    }
+}
+
+/// Reads a number that will be counted on from: refuses one after which there soon is no next.
+pub(super) fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let number = u64::deserialize(deserializer)?;
+    if number > NUMBER_MAX {
+        return Err(de::Error::custom("a number that nobody can have counted to"));
+    }
+    Ok(number)
+}
+
+/// Ten million a second for ten thousand years.
+const NUMBER_MAX: u64 = u64::MAX >> 1;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_number_without_a_next_one_is_refused() {
+        let read =
+            |view: &View| postcard::from_bytes::<View>(&postcard::to_stdvec(view).unwrap()).is_ok();
+        let node: Node =
+            Node { address: "a:1".parse().unwrap(), incarnation: crate::Incarnation(1) };
+        for (number, good) in [(NUMBER_MAX, true), (NUMBER_MAX + 1, false), (u64::MAX, false)] {
+            let mut up = View::new(1);
+            up.highest_up = number;
+            assert_eq!(read(&up), good);
+            let mut asked = View::new(1);
+            asked.announce(number);
+            assert_eq!(read(&asked), good);
+            let mut row = View::new(1);
+            row.set_member(&node, Member::joining(Arc::default()));
+            row.set_row(&node, Row { version: number, ..Row::default() });
+            assert_eq!(read(&row), good);
+            let mut decided = View::new(1);
+            let verdict = Verdict { cluster: 1, generation: number, survivors: Arc::default() };
+            decided.set_verdict(verdict.clone());
+            assert_eq!(read(&decided), good);
+            let note = serde_json::to_vec(&verdict).unwrap();
+            assert_eq!(serde_json::from_slice::<Verdict>(&note).is_ok(), good);
+        }
     }
 }

@@ -91,7 +91,7 @@ impl Content {
 }
 
 /// FNV-1a. Every step is a bijection of the state, so one changed byte always shows.
-fn checksum(bytes: &[u8]) -> u64 {
+pub(super) fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |state, &byte| {
         (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })

@@ -68,6 +68,8 @@ mod content;
 mod disk;
 mod domain;
 mod driver;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod head;
 mod holdings;
 mod nursery;

@@ -1,6 +1,6 @@
 //! Whole clusters on a virtual network and a virtual clock, from one seed.
 //!
-//! Each node runs the real [`Membership`] and [`Formation`](tenure_cluster::formation::Formation).
+//! Each node runs the real [`Membership`](tenure_cluster::Membership) and [`Formation`](tenure_cluster::formation::Formation).
 //! The network delays, loses, repeats and reorders; links are cut both ways or one way; processes
 //! crash, restart, stand still with their clocks or without, are resumed twice, or are slow.
 //!

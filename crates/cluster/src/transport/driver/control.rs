@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::greet::dial;
+use super::link::GOODBYE;
 use super::socket::{self, Stream};
 use super::{Established, Failures, Flag, Shared, lock, random};
 use crate::transport::backoff::Backoff;
@@ -82,8 +83,14 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<ControlLink>) {
                 let (lane, direction) = (Lane::Control, Direction::Outgoing);
                 let established = Established::new(shared, peer, lane, direction).await;
                 let since = Moment::now();
-                let served = link.stop.unless(serve(&established, link, &mut stream));
-                let why = served.await.unwrap_or(Down::Closed);
+                let too_late = async {
+                    link.stop.raised().await;
+                    sleep(GOODBYE).await;
+                };
+                let why = tokio::select! {
+                    why = serve(&established, link, &mut stream) => why,
+                    () = too_late => Down::Closed,
+                };
                 established.end(stream, why, 0).await;
                 backoff.ended(since, Moment::now());
             }
@@ -94,10 +101,13 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<ControlLink>) {
     }
 }
 
+/// Until the link ends. One that is stopped first sends what waits: the last words of a node that
+/// goes, that others are to go with it for instance.
 async fn serve(established: &Established<'_>, link: &ControlLink, stream: &mut Stream) -> Down {
     let (shared, peer) = (established.shared, &established.link.peer);
     let mut idle = Box::pin(sleep(shared.settings.idle_timeout));
     let mut used = false;
+    let mut stopping = false;
     let mut nothing = [0];
     loop {
         let taken = lock(&link.queue).take(Moment::now(), peer.node.incarnation);
@@ -115,7 +125,11 @@ async fn serve(established: &Established<'_>, link: &ControlLink, stream: &mut S
             }
             continue;
         }
+        if stopping {
+            return Down::Closed;
+        }
         tokio::select! {
+            () = link.stop.raised() => stopping = true,
             () = link.filled.notified() => {}
             read = stream.read(&mut nothing) => return match read {
                 Ok(0) => Down::ByPeer,

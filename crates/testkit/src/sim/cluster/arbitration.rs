@@ -212,12 +212,12 @@ impl Sim {
     }
 
     /// Whether somebody who runs holds the resolver's lease.
-    pub(super) fn somebody_arbitrates(&self) -> bool {
+    pub fn somebody_arbitrates(&self) -> bool {
         self.arbiter().is_some()
     }
 
     /// Ends the process that does.
-    pub(super) fn crash_arbiter(&mut self) {
+    pub fn crash_arbiter(&mut self) {
         if let Some(place) = self.arbiter() {
             self.crash(place);
         }

@@ -4,7 +4,7 @@
 //! Without it: both sides of a split let their newcomers become full members, and each counts
 //! itself a majority.
 
-use tenure_cluster::{Event, Status};
+use tenure_cluster::{Event, Node, Status};
 
 use super::Told;
 
@@ -15,7 +15,10 @@ pub(super) fn check(told: &Told<'_>) -> Option<String> {
         return None; // This node has just heard of it, or has no say.
     }
     let number = told.view.member(node)?.up_number;
-    if let Some(other) = told.truth.with_up_number((told.view.cluster(), number)) {
+    // Somebody who is out had it perhaps, known to none but those who are out as well.
+    let other = told.truth.with_up_number((told.view.cluster(), number));
+    let is_out = |node: &&Node| told.truth.of(node).dead || told.truth.of(node).downed;
+    if let Some(other) = other.filter(|other| !is_out(other)) {
         return Some(format!("{node} and {other} both have the up-number {number}"));
     }
     for (member, row) in told.view.members() {

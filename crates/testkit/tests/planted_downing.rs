@@ -1,0 +1,98 @@
+//! Leaves one rule of the resolver out at a time: simulated splits must notice, from scratch, and
+//! from a recorded seed.
+
+use std::time::Duration;
+
+use tenure_cluster::MembershipSettings;
+use tenure_cluster::downing::{LeaseMajority, Mode, Strategy};
+use tenure_cluster::settings::Rule;
+use tenure_testkit::sim::cluster::{Plan, Sim, SimSettings, Violation, run, run_splits};
+
+/// How many seeds a search may take (`TENURE_SEEDS`).
+fn seeds() -> u64 {
+    std::env::var("TENURE_SEEDS").map_or(1_000, |seeds| seeds.parse().expect("a number of seeds"))
+}
+
+fn strategy(mode: Mode) -> Strategy {
+    Strategy::LeaseMajority(LeaseMajority { mode, ..LeaseMajority::default() })
+}
+
+/// Whatever may happen, when every side asks.
+fn always(seed: u64, without: Option<Rule>) -> Option<Violation> {
+    let mut plan = Plan::with_downing(seed, 4 + seed as usize % 2, strategy(Mode::Always));
+    plan.membership.without = without;
+    run(seed, &plan).violations.into_iter().next()
+}
+
+/// Clean splits, one after another.
+fn ties(seed: u64, without: Option<Rule>) -> Option<Violation> {
+    let settings = MembershipSettings { without, ..MembershipSettings::default() };
+    let nodes = 4 + seed as usize % 2;
+    run_splits(seed, nodes, strategy(Mode::Ties), settings, false).violations.into_iter().next()
+}
+
+/// Found from scratch, and at a recorded seed that is clean while the rule is obeyed.
+fn found(rule: Rule, run: fn(u64, Option<Rule>) -> Option<Violation>, recorded: u64) {
+    let first = (0..seeds()).find_map(|seed| Some((seed, run(seed, Some(rule))?)));
+    match &first {
+        Some((seed, violation)) => {
+            let violation: String = violation.to_string().chars().take(300).collect();
+            println!("{rule:?}: first found at seed {seed}: {violation}");
+        }
+        None => panic!("{rule:?} is not noticed in {} seeds", seeds()),
+    }
+    assert!(run(recorded, Some(rule)).is_some(), "{rule:?} at the recorded seed {recorded}");
+    let clean = run(recorded, None);
+    assert!(clean.is_none(), "seed {recorded} while the rule is obeyed: {clean:?}");
+}
+
+#[test]
+fn a_lease_that_is_taken_whatever_its_record_says() {
+    found(Rule::AskConditionally, always, 29);
+}
+
+#[test]
+fn a_majority_that_goes_on_without_an_answer() {
+    found(Rule::UnknownMeansWait, always, 33);
+}
+
+#[test]
+fn sides_that_are_counted_on_the_present_view_only() {
+    found(Rule::CountOnBoth, ties, 4);
+}
+
+#[test]
+fn two_of_one_side_who_ask() {
+    found(Rule::OneAsks, always, 265);
+}
+
+/// This one shows only as nobody left, so it is a story: the winner of a split dies while it holds
+/// the lease, and the rest fall out with each other before the lease has expired.
+#[test]
+fn a_lease_that_is_not_won_downs() {
+    assert_eq!(survivors(None).len(), 1, "the lease decides once it has expired");
+    let left = survivors(Some(Rule::LostMeansWait));
+    assert!(left.is_empty(), "both have asked, and neither has won: {left:?}");
+}
+
+fn survivors(without: Option<Rule>) -> Vec<usize> {
+    let settings = SimSettings {
+        membership: MembershipSettings { without, ..MembershipSettings::default() },
+        formation_ttl: Duration::from_secs(40),
+        downing: Some(strategy(Mode::Always)),
+        ..SimSettings::nodes(4)
+    };
+    let mut sim = Sim::new(1, settings);
+    sim.start_all();
+    assert!(sim.run_until(Duration::from_secs(20), Sim::agrees).is_some());
+    sim.partition(&[0, 1, 2], &[3]);
+    // It is held only until the losers are removed, so one has to look closely.
+    while !sim.somebody_arbitrates() {
+        assert!(sim.elapsed() < Duration::from_secs(60), "nobody asked");
+        sim.run_for(Duration::from_millis(1));
+    }
+    sim.crash_arbiter();
+    sim.partition(&[1], &[2]);
+    sim.run_for(Duration::from_secs(90));
+    sim.running().filter(|node| [1, 2].contains(node)).collect()
+}

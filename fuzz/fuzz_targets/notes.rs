@@ -1,0 +1,19 @@
+//! The notes in the records of the formation lease and of the resolver's lease.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tenure_cluster::formation::FormationNote;
+use tenure_cluster::resolver::Sighting;
+use tenure_fuzz::room;
+
+fuzz_target!(|input: &[u8]| {
+    room::within(room::for_input(input), || {
+        if let Some(note) = FormationNote::parse(input) {
+            assert_eq!(FormationNote::parse(&note.to_bytes()), Some(note));
+        }
+        let sighting = Sighting::new(Some(1), input);
+        let verdict = serde_json::to_vec(&sighting.verdict).expect("a verdict is JSON");
+        assert_eq!(Sighting::new(Some(1), &verdict), sighting);
+        assert!(sighting.verdict.generation.checked_add(1).is_some(), "there is always a next");
+    });
+});
