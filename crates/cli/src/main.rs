@@ -15,6 +15,7 @@ mod lease;
 mod node;
 mod output;
 mod run;
+#[cfg(feature = "cluster")]
 mod sim;
 mod store;
 mod timings;
@@ -56,6 +57,7 @@ enum Command {
     Cluster(cluster::Args),
     #[cfg(feature = "cluster")]
     Certs(certs::Args),
+    #[cfg(feature = "cluster")]
     Sim(sim::Args),
 }
 
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Command::Cluster(args) => cluster::main(args),
         #[cfg(feature = "cluster")]
         Command::Certs(args) => certs::main(&args),
+        #[cfg(feature = "cluster")]
         Command::Sim(args) => sim::main(&args),
     });
     match outcome {

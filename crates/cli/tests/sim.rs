@@ -1,5 +1,5 @@
 //! `tenure sim`.
-#![cfg(target_os = "linux")]
+#![cfg(all(target_os = "linux", feature = "cluster"))]
 
 mod common;
 

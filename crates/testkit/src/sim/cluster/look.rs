@@ -93,9 +93,10 @@ impl Sim {
         views.all(|view| view.says_the_same(first))
     }
 
-    /// The ids of the clusters in which somebody runs.
+    /// The ids of the clusters in which somebody runs who means to stay.
     pub(super) fn clusters(&self) -> Vec<u64> {
-        let views = self.running().filter_map(|index| self.view(index));
-        views.map(View::cluster).collect()
+        let processes = self.running().filter_map(|index| self.places[index].processes.first());
+        let staying = processes.filter(|process| !self.truth.of(&process.node).leaving);
+        staying.filter_map(|process| process.membership.cluster()).collect()
     }
 }
