@@ -38,10 +38,10 @@ impl View {
     ) -> Vec<Change> {
         assert_eq!(self.cluster, other.cluster, "views of two clusters do not merge");
         let mut changes = Vec::new();
+        // However old: who was cut off for more than a day must not keep one that had no up-number
+        // yet, of which nobody else would let go or take in.
         for (node, age) in tombstones {
-            if *age < settings.keep_removed {
-                self.bury(node, now - *age, &mut changes);
-            }
+            self.bury(node, now - *age, &mut changes);
         }
         let known_up = self.highest_up;
         self.highest_up = self.highest_up.max(other.highest_up);
@@ -124,5 +124,35 @@ impl View {
         if before.is_some() {
             changes.push(Change { node: node.clone(), before, after: None });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Incarnation;
+
+    #[test]
+    fn a_tombstone_older_than_a_day_still_counts_for_who_missed_it() {
+        let settings = MembershipSettings::default();
+        let node = |at: &str| Node { address: at.parse().unwrap(), incarnation: Incarnation(1) };
+        let (here, joiner) = (node("a:1"), node("b:1"));
+        let joining = Member::joining(Arc::default());
+        let mut missed = View::new(1);
+        missed.set_member(&here, Member { status: Status::Up, up_number: 1, ..joining.clone() });
+        missed.set_member(&joiner, Member { status: Status::Down, ..joining });
+        let mut knows = missed.clone();
+        let removed = Moment::from_nanos(7);
+        knows.remove(&joiner, removed);
+
+        let now = removed + 2 * settings.keep_removed;
+        let mut one = missed.clone();
+        one.merge(&knows, &knows.removed(now), now, &settings);
+        let mut other = knows.clone();
+        other.merge(&missed, &missed.removed(now), now, &settings);
+        assert_eq!(one.digest(), other.digest());
+        assert!(one.is_removed(&joiner) && one.says_the_same(&other));
     }
 }
