@@ -42,12 +42,10 @@ pub fn packets<'a>(
                 let ack = incoming.done(&key, numbers.number).expect("its stream is in hand");
                 assert!(ack.done < ack.next, "{ack:?}");
             }
-            Some(false) => {
-                if incoming.returned(&key, numbers.number).is_some() {
-                    last.insert(key, numbers.number - 1);
-                }
+            Some(false) if incoming.returned(&key, numbers.number).is_some() => {
+                last.insert(key, numbers.number - 1);
             }
-            None => {}
+            Some(false) | None => {}
         }
     }
 }
