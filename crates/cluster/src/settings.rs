@@ -216,7 +216,7 @@ const LOOPBACK: &str = "127.0.0.1:7400";
 /// ```
 /// use tenure_cluster::MembershipSettings;
 /// let settings = MembershipSettings::default();
-/// assert_eq!(settings.detection().as_millis(), 4562);
+/// assert_eq!(settings.detection().as_millis(), 4522);
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

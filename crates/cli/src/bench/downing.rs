@@ -10,7 +10,7 @@ use tenure_cluster::downing::{
     Converged, DownAll, KeepMajority, KeepOldest, KeepReferee, LeaseMajority, Situation,
     StaticQuorum, Strategy,
 };
-use tenure_cluster::view::Row;
+use tenure_cluster::view::{Row, Verdict};
 use tenure_cluster::{Address, Incarnation, Member, Node, Roles, Status, View};
 
 use super::cpu;
@@ -97,7 +97,7 @@ fn belief(in_touch: impl Fn(usize) -> bool, cut: impl Fn(usize, usize) -> bool) 
     let rows: BTreeMap<Node, Row> =
         (0..MEMBERS).filter(|one| in_touch(*one)).map(|one| (node(one), row(one))).collect();
     let seen = (0..MEMBERS).filter(|number| in_touch(*number)).map(node).collect();
-    let parts = (1_u64, MEMBERS as u64, members, rows);
+    let parts = (1_u64, MEMBERS as u64, 0_u64, Verdict::default(), members, rows);
     // As it travels between nodes; they are our own types.
     let bytes = postcard::to_stdvec(&parts).expect("a view can be written");
     let view: View = postcard::from_bytes(&bytes).expect("what was written can be read");

@@ -114,8 +114,10 @@ impl Message {
             // Before the version is looked at: this one we can always read.
             REFUSED => {
                 let why = String::from_utf8_lossy(&rest[..rest.len().min(REASON_MAX)]);
-                // It is logged: no control characters that could pass for lines of the log.
-                Ok(Self::Refused(version, why.replace(char::is_control, " ")))
+                // It is logged: no control characters that could pass for lines of the log, and
+                // not longer for what stands in place of bytes that are no text.
+                let why = why.replace(char::is_control, " ");
+                Ok(Self::Refused(version, limited(&why, REASON_MAX).to_owned()))
             }
             _ if version.major != Version::OURS.major => Ok(Self::Foreign(version)),
             HELLO => Ok(Self::Hello(version, unpack(rest)?)),
@@ -344,6 +346,14 @@ mod tests {
             tailored.extend_from_slice(&bytes);
             let _ = Message::decode(&tailored); // Must not panic.
         }
+    }
+
+    #[test]
+    fn a_reason_that_is_no_text_is_not_longer_than_one_that_is() {
+        let mut body = Message::Refused(Version::OURS, String::new()).encode();
+        body.resize(PREFIX + REASON_MAX, 0xff);
+        let Ok(Message::Refused(_, why)) = Message::decode(&body) else { panic!("no refusal") };
+        assert!(!why.is_empty() && why.len() <= REASON_MAX, "{} bytes", why.len());
     }
 
     #[test]

@@ -127,3 +127,33 @@ impl View {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Incarnation;
+
+    #[test]
+    fn a_tombstone_older_than_a_day_still_counts_for_who_missed_it() {
+        let settings = MembershipSettings::default();
+        let node = |at: &str| Node { address: at.parse().unwrap(), incarnation: Incarnation(1) };
+        let (here, joiner) = (node("a:1"), node("b:1"));
+        let joining = Member::joining(Arc::default());
+        let mut missed = View::new(1);
+        missed.set_member(&here, Member { status: Status::Up, up_number: 1, ..joining.clone() });
+        missed.set_member(&joiner, Member { status: Status::Down, ..joining });
+        let mut knows = missed.clone();
+        let removed = Moment::from_nanos(7);
+        knows.remove(&joiner, removed);
+
+        let now = removed + 2 * settings.keep_removed;
+        let mut one = missed.clone();
+        one.merge(&knows, &knows.removed(now), now, &settings);
+        let mut other = knows.clone();
+        other.merge(&missed, &missed.removed(now), now, &settings);
+        assert_eq!(one.digest(), other.digest());
+        assert!(one.is_removed(&joiner) && one.says_the_same(&other));
+    }
+}
