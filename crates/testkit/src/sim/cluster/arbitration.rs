@@ -211,6 +211,20 @@ impl Sim {
         self.settle(place, which);
     }
 
+    /// What the record of the resolver's lease says.
+    pub(super) fn show_verdict(&self) -> String {
+        let Verdict { generation, survivors, .. } = &self.arbitration.verdict;
+        if *generation == 0 {
+            return "no verdict".into();
+        }
+        let survivors: Vec<String> = survivors.iter().map(|node| self.name(node)).collect();
+        let held = match self.arbiter() {
+            Some(place) => format!("held by n{place}"),
+            None => "held by nobody who runs".into(),
+        };
+        format!("verdict {generation}: {} survive; {held}", survivors.join(" "))
+    }
+
     /// Whether somebody who runs holds the resolver's lease.
     pub fn somebody_arbitrates(&self) -> bool {
         self.arbiter().is_some()

@@ -15,6 +15,7 @@
 //! | command | what it does |
 //! |---|---|
 //! | `seed 7` | before `nodes`: the seed, 1 if not said |
+//! | `downing NAME` | before `nodes`: how splits are settled: `lease-majority`, `lease-majority-always`, `keep-majority`, `keep-oldest`, `static-quorum 3` |
 //! | `nodes 5` | that many, none of them started |
 //! | `start [NODES]` | starts these, or all |
 //! | `run 10s` | time passes |
@@ -24,6 +25,9 @@
 //! | `crash`, `restart`, `pause`, `resume`, `leave NODES` | each of them |
 //! | `down NODE at NODE` | an operator at the second declares those down that died at the first |
 //! | `store away [NODES]` | these, or all, do not reach the store |
+//! | `run until won`, `crash winner` | until somebody holds the resolver's lease; ends that one |
+//! | `store back [NODES]` | these, or all, reach the store again |
+//! | `record` | what the resolver's lease says |
 //! | `show [NODES]` | what these believe, or all that run; who believes the same stands in one line |
 //! | `events [NODES]` | what these told since the last time, by the time since `nodes` |
 //! | `forget` | forgets what was told so far |
@@ -33,12 +37,16 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
+use tenure_cluster::downing::{
+    KeepMajority, KeepOldest, LeaseMajority, Mode, StaticQuorum, Strategy,
+};
+
 use super::{Sim, SimSettings};
 
 /// Plays a scenario; what it should print is ignored. Returns it as it is, with what it prints.
 pub fn play(text: &str) -> Result<String, String> {
     let mut played = String::new();
-    let mut player = Player { seed: 1, sim: None };
+    let mut player = Player { seed: 1, downing: None, sim: None };
     for (index, line) in text.lines().enumerate() {
         if line.starts_with(INDENT) {
             continue;
@@ -64,6 +72,7 @@ pub fn play(text: &str) -> Result<String, String> {
 
 struct Player {
     seed: u64,
+    downing: Option<Strategy>,
     sim: Option<Sim>,
 }
 
@@ -73,9 +82,11 @@ impl Player {
         let rest = rest.trim();
         match verb {
             "seed" => self.seed = rest.parse().map_err(|_| "seed NUMBER")?,
+            "downing" => self.downing = Some(strategy(rest)?),
             "nodes" => {
                 let nodes = rest.parse().map_err(|_| "nodes NUMBER")?;
-                let settings = SimSettings { events: true, ..SimSettings::nodes(nodes) };
+                let downing = self.downing.clone();
+                let settings = SimSettings { events: true, downing, ..SimSettings::nodes(nodes) };
                 self.sim = Some(Sim::new(self.seed, settings));
             }
             _ => {
@@ -98,13 +109,31 @@ fn perform(sim: &mut Sim, verb: &str, rest: &str) -> Result<String, String> {
                 None => "they do not".into(),
             });
         }
+        "run" if rest == "until won" => {
+            let began = sim.elapsed();
+            // It may be held for some milliseconds only.
+            while !sim.somebody_arbitrates() {
+                if sim.elapsed() - began > Duration::from_secs(60) {
+                    return Ok("nobody does".into());
+                }
+                sim.run_for(Duration::from_millis(1));
+            }
+            return Ok(format!("after {:.1} s", (sim.elapsed() - began).as_secs_f64()));
+        }
         "run" => sim.run_for(duration(rest)?),
+        "crash" if rest == "winner" => sim.crash_arbiter(),
+        "record" => return Ok(sim.show_verdict()),
         "heal" => sim.heal(),
         "cut" => cut(sim, rest)?,
         "store" => {
-            let nodes = rest.strip_prefix("away").ok_or("store away [NODES]")?;
+            let (word, nodes) = rest.split_once(' ').unwrap_or((rest, ""));
+            let reaches = match word {
+                "away" => false,
+                "back" => true,
+                _ => return Err("store away [NODES], or store back [NODES]".into()),
+            };
             for node in some_or_all(sim, nodes)? {
-                sim.reach_store(node, false);
+                sim.reach_store(node, reaches);
             }
         }
         "down" => {
@@ -136,6 +165,21 @@ fn perform(sim: &mut Sim, verb: &str, rest: &str) -> Result<String, String> {
         }
     }
     Ok(String::new())
+}
+
+fn strategy(text: &str) -> Result<Strategy, String> {
+    let lease = |mode| Strategy::LeaseMajority(LeaseMajority { mode, ..LeaseMajority::default() });
+    Ok(match text.split_once(' ').unwrap_or((text, "")) {
+        ("lease-majority", "") => lease(Mode::Ties),
+        ("lease-majority-always", "") => lease(Mode::Always),
+        ("keep-majority", "") => Strategy::KeepMajority(KeepMajority::default()),
+        ("keep-oldest", "") => Strategy::KeepOldest(KeepOldest::default()),
+        ("static-quorum", size) => {
+            let size = size.parse().map_err(|_| "static-quorum SIZE")?;
+            Strategy::StaticQuorum(StaticQuorum::new(size))
+        }
+        _ => return Err("there is no such strategy".into()),
+    })
 }
 
 fn cut(sim: &mut Sim, rest: &str) -> Result<(), String> {
