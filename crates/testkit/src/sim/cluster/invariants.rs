@@ -108,7 +108,7 @@ impl Invariants {
             ("a status only rises", self.status_only_rises.check(looked)),
             ("equal digests say the same", equal_digests_say_the_same::check(truth, looked)),
             ("up-numbers are unique", up_numbers_are_unique::check(truth, looked)),
-            ("one side survives", one_side_survives::check(looked)),
+            ("one side survives", one_side_survives::check(truth, looked)),
         ];
         self.report(at, found);
     }

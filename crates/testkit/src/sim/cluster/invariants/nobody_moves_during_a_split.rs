@@ -26,7 +26,8 @@ impl Memory {
         };
         let first = self.moved.insert((told.view.cluster(), node.clone(), became));
         let (observer, subject) = told.view.observations().next()?;
-        first.then(|| {
+        // What one of two twins decided, nobody tells who could be held to it.
+        (first && !told.truth.twins_decided).then(|| {
             format!("{} told {:?} while {observer} cannot reach {subject}", told.who, told.event)
         })
     }

@@ -7,9 +7,13 @@ use std::collections::BTreeMap;
 
 use tenure_cluster::{Node, Status, View};
 
+use super::super::truth::Truth;
 use super::Looked;
 
-pub(super) fn check(looked: &[Looked<'_>]) -> Option<String> {
+pub(super) fn check(truth: &Truth, looked: &[Looked<'_>]) -> Option<String> {
+    if truth.twins_decided {
+        return None;
+    }
     let views: BTreeMap<&Node, &View> = looked.iter().map(|one| (one.who, one.view)).collect();
     let mut settled: Vec<(u64, Vec<&Node>)> = Vec::new();
     for one in looked {
