@@ -42,7 +42,10 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::system("cannot start", &error))?;
-    runtime.block_on(run(args))
+    let outcome = runtime.block_on(run(args));
+    // Whatever still waits for a store or a peer is not waited for.
+    runtime.shutdown_background();
+    outcome
 }
 
 async fn run(args: &Args) -> Result<ExitCode, Failure> {

@@ -97,9 +97,10 @@ impl Driver {
             if let Some(ending) = life.ended.take() {
                 life.close(&mut events).await;
                 drop(life);
-                // Leases are released before the node is gone.
+                // Leases are released before the node is gone, if the store answers; otherwise
+                // they expire.
                 for task in [lease_task, arbiter_task].into_iter().flatten() {
-                    let _ = task.await;
+                    let _ = tokio::time::timeout(RELEASE, task).await;
                 }
                 return ending;
             }
@@ -400,6 +401,8 @@ fn encode(message: &Control) -> Option<Bytes> {
         .map(Bytes::from)
 }
 
+/// How long giving back a lease may take.
+const RELEASE: Duration = Duration::from_secs(3);
 /// How long the last words may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Orders and news about one lease; there are never more than a few.
