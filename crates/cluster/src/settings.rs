@@ -19,7 +19,7 @@ use crate::{Address, Discovery, humane};
 /// use tenure_cluster::Settings;
 /// let settings = Settings::new("shop")
 ///     .address("10.0.0.7:7400".parse().unwrap())
-///     .discover("dns:shop.default.svc:7400".parse().unwrap())
+///     .discover("shop-0.shop:7400".parse().unwrap())
 ///     .identity("certs/");
 /// assert!(settings.check().is_ok());
 /// let forgot = Settings::new("shop").address("10.0.0.7:7400".parse().unwrap());
