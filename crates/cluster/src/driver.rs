@@ -28,7 +28,6 @@ pub(crate) enum Command {
     Leave,
     AskToLeave(Node),
     Down(Node),
-    HandedOver,
 }
 
 /// What a node's thread works with.
@@ -39,8 +38,6 @@ struct Driver {
     /// The runtime that user code runs on.
     data: Handle,
     commands: mpsc::Receiver<Command>,
-    /// For what this thread tells itself.
-    own_commands: mpsc::WeakSender<Command>,
     state: watch::Sender<State>,
     events: broadcast::Sender<Event>,
     messaging: Arc<Messaging>,
@@ -89,7 +86,6 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
         hooks,
         data,
         messaging: messaging.clone(),
-        own_commands: commands.downgrade(),
         commands: commands_out,
         state: state.clone(),
         events: events.clone(),

@@ -206,9 +206,10 @@ impl Formation {
                 }
             }
             (Guard::SeedOrder { patience, since }, _) => {
-                let first = self.discovered.first() == Some(own);
-                let began = *since.get_or_insert(now);
-                if first && now >= began + *patience {
+                // The others have nothing to wake up for.
+                if self.discovered.first() == Some(own)
+                    && now >= *since.get_or_insert(now) + *patience
+                {
                     *since = None;
                     effects.push(FormationEffect::FormUnguarded);
                 }

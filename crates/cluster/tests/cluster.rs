@@ -212,3 +212,32 @@ async fn an_operators_down_ends_a_node_and_a_new_one_joins_at_its_address() {
     clusters.push(again);
     agree(&clusters, 3).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropping_the_last_handle_leaves() {
+    let store = Store::new(MemoryStore::default());
+    let settings = addresses(3).iter().map(|address| plain(address, &store)).collect();
+    let mut clusters = join_all(settings).await;
+    agree(&clusters, 3).await;
+    drop(clusters.pop());
+    agree(&clusters, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_seed_that_waits_long_for_the_first_one_still_joins() {
+    let addresses = addresses(2);
+    let with_seeds = |address: &Address| {
+        let mut settings = Settings::new("shop").name("node").address(address.clone());
+        for seed in &addresses {
+            settings = settings.discover(seed.to_string().parse().unwrap());
+        }
+        settings.plaintext_without_any_protection = true;
+        settings.seed_patience = Duration::from_millis(200);
+        settings
+    };
+    let second = tokio::spawn(Cluster::join(with_seeds(&addresses[1])));
+    tokio::time::sleep(Duration::from_secs(1)).await; // Longer than its own patience.
+    let first = soon(Cluster::join(with_seeds(&addresses[0]))).await.unwrap();
+    let second = soon(second).await.unwrap().unwrap();
+    agree(&[first, second], 2).await;
+}

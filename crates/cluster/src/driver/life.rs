@@ -34,6 +34,8 @@ struct Life<'a> {
     lease: mpsc::Sender<LeaseOrder>,
     resolver: Option<Resolver>,
     arbiter: mpsc::Sender<ArbiterOrder>,
+    /// Told when everything is handed over.
+    hand_over: mpsc::Sender<()>,
     discoverer: Discoverer,
     published: Option<(Digest, bool, usize)>,
     /// Members that are gone, and with whom nobody should begin to talk any more.
@@ -78,6 +80,9 @@ impl Driver {
         let discoverer = Discoverer::new(settings.discover.clone());
         let Bound { transport, mut events } = bound;
         let mut proof = Some(self.proof.clone());
+        let (hand_over, mut handed_over) = mpsc::channel(1);
+        // Nobody is left who could ask for anything.
+        let mut abandoned = false;
         let mut life = Life {
             driver: self,
             transport,
@@ -86,6 +91,7 @@ impl Driver {
             lease,
             resolver,
             arbiter,
+            hand_over,
             discoverer,
             published: None,
             removed: Vec::new(),
@@ -111,18 +117,20 @@ impl Driver {
                 Some(news) = news.recv() => life.lease_news(news),
                 Some(news) = arbiter_news.recv() => life.arbiter_news(news),
                 () = refused(&mut proof) => life.membership.leave(Moment::now()),
-                command = life.driver.commands.recv() => life.command(command),
-                Some(event) = events.recv() => {
-                    life.transport_event(event);
-                    // What has arrived meanwhile, in one go.
-                    for _ in 0..AT_ONCE {
-                        let Ok(event) = events.try_recv() else { break };
-                        life.transport_event(event);
-                    }
+                Some(()) = handed_over.recv() => life.membership.handed_over(Moment::now()),
+                command = life.driver.commands.recv(), if !abandoned => {
+                    abandoned = command.is_none();
+                    life.command(command);
                 }
+                Some(event) = events.recv() => life.transport_event(event),
                 found = life.discoverer.next(), if life.membership.cluster().is_none() => {
                     life.formation.discovered(found);
                 }
+            }
+            // What has arrived meanwhile, in one go, and whatever else there was to do.
+            for _ in 0..AT_ONCE {
+                let Ok(event) = events.try_recv() else { break };
+                life.transport_event(event);
             }
             life.membership.poll(Moment::now());
         }
@@ -204,13 +212,10 @@ impl Life<'_> {
                 let _ = self.driver.events.send(event); // Nobody need listen.
             }
             Effect::HandOver => {
-                let (hooks, commands) =
-                    (self.driver.hooks.clone(), self.driver.own_commands.clone());
+                let (hooks, done) = (self.driver.hooks.clone(), self.hand_over.clone());
                 self.driver.data.spawn(async move {
                     hooks.run().await;
-                    if let Some(commands) = commands.upgrade() {
-                        let _ = commands.send(Command::HandedOver).await;
-                    }
+                    let _ = done.send(()).await; // Whoever has ended meanwhile needs no word.
                 });
             }
             Effect::End(ending) => self.ended = Some(ending),
@@ -296,7 +301,6 @@ impl Life<'_> {
             None | Some(Command::Leave) => self.membership.leave(now),
             Some(Command::AskToLeave(node)) => self.membership.ask_to_leave(&node, now),
             Some(Command::Down(node)) => self.membership.down(&node, now),
-            Some(Command::HandedOver) => self.membership.handed_over(now),
         }
     }
 
