@@ -156,6 +156,36 @@ impl View {
             .map(|(node, _)| node)
     }
 
+    /// Who should host what only one may: the oldest member of the role that is [`Status::Up`],
+    /// reachable as far as `me` knows, and able. `me` is always reachable from itself, so two nodes
+    /// that do not reach each other may each take themselves for it: a lease decides between them.
+    pub fn candidate(
+        &self,
+        me: &Node,
+        role: Option<&Role>,
+        able: impl Fn(&Node) -> bool,
+    ) -> Option<&Node> {
+        let mut unreachable: BTreeSet<&Node> =
+            self.observations().map(|(_, subject)| subject).collect();
+        unreachable.remove(me);
+        self.by_age(role).find(|node| !unreachable.contains(node) && able(node))
+    }
+
+    /// The members that are [`Status::Up`] and have the role, the oldest first.
+    pub fn by_age(&self, role: Option<&Role>) -> impl Iterator<Item = &Node> {
+        let up = |member: &Member| {
+            member.status == Status::Up && role.is_none_or(|role| member.roles.contains(role))
+        };
+        let mut members: Vec<(u64, &Node)> = self
+            .members
+            .iter()
+            .filter(|(_, member)| up(member))
+            .map(|(node, member)| (member.up_number, node))
+            .collect();
+        members.sort_unstable();
+        members.into_iter().map(|(_, node)| node)
+    }
+
     /// The last verdict of the resolver that this node knows.
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
