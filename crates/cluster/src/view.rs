@@ -16,6 +16,7 @@ mod verdict;
 mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_lease::Moment;
@@ -60,6 +61,24 @@ impl View {
             tombstones: BTreeMap::new(),
             digest: Digest::of_cluster(cluster),
         }
+    }
+
+    /// A view with these members, in which these observers cannot reach these subjects: to test what
+    /// is built on views.
+    pub fn of(
+        members: impl IntoIterator<Item = (Node, Member)>,
+        unreachable: impl IntoIterator<Item = (Node, Node)>,
+    ) -> Self {
+        let mut view = Self::new(1);
+        for (node, member) in members {
+            view.set_member(&node, member);
+        }
+        for (observer, subject) in unreachable {
+            let mut row = view.rows.get(&observer).cloned().unwrap_or_default();
+            Arc::make_mut(&mut row.unreachable).insert(subject);
+            view.set_row(&observer, row);
+        }
+        view
     }
 
     /// The id of the cluster.
