@@ -1,0 +1,12 @@
+//! Gives the cores a clock, a cluster, a lease and something to run.
+#![allow(clippy::disallowed_methods)]
+
+mod instance;
+mod manage;
+mod post;
+mod proxy;
+
+pub(crate) use instance::Work;
+pub(crate) use manage::manage;
+pub(crate) use proxy::proxy;
+pub use proxy::{Asking, Proxy, Status};
