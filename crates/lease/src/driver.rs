@@ -4,6 +4,7 @@
 //! do their I/O there too.
 #![allow(clippy::disallowed_methods)]
 
+mod kept;
 mod lease;
 mod liveness;
 mod offer;
@@ -19,6 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
+pub(crate) use kept::keep_sessions;
 pub(crate) use lease::{Begun, Terms, keep};
 pub(crate) use liveness::{Call, Liveness};
 pub(crate) use offer::Offer;

@@ -59,6 +59,13 @@ impl Standby {
         }
     }
 
+    /// Looks at the lease now: somebody knows better than the store's watch that it may be free.
+    pub fn look(&self) {
+        if let Some(back) = &*self.back.lock().unwrap_or_else(PoisonError::into_inner) {
+            back.call();
+        }
+    }
+
     /// Why the store has not answered lately; `None`: it answers.
     pub fn trouble(&self) -> Option<StoreError> {
         self.state.borrow().trouble.clone()
@@ -67,8 +74,9 @@ impl Standby {
     /// Waits until [`Standby::trouble`] is another than this, and returns it.
     pub async fn changed(&self, from: Option<&StoreError>) -> Option<StoreError> {
         let mut state = self.state.clone();
-        match state.wait_for(|state| state.trouble.as_ref() != from).await {
-            Ok(state) => state.trouble.clone(),
+        let changed = state.wait_for(|state| state.trouble.as_ref() != from).await;
+        match changed.map(|state| state.trouble.clone()) {
+            Ok(trouble) => trouble,
             // Its keeper is gone: there will be no more news.
             Err(_) => std::future::pending().await,
         }

@@ -1,9 +1,10 @@
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use tenure_cluster::messaging::{Message, ReceiverError};
 use tenure_cluster::{Cluster, Role};
-use tenure_lease::{Lease, LeaseError, Session, Standby};
+use tenure_lease::{KeptSession, Lease, LeaseError, Loss, Standby};
 
 use crate::driver::{self, Work};
 use crate::{Actor, BoxError, Hosted, Placement, Proxy, Settings, SettingsError};
@@ -57,14 +58,37 @@ pub struct Builder {
 /// What keeps two nodes from hosting it at once.
 pub(crate) enum Guard {
     Lease(Lease),
-    Attached(Arc<Session>, String),
+    Attached(KeptSession, String),
 }
+
+/// Waits until a store answers.
+pub(crate) type Probe = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Guard {
     pub(crate) fn standby(&self) -> Result<Standby, LeaseError> {
         match self {
             Self::Lease(lease) => lease.standby(),
-            Self::Attached(session, name) => session.lease(name).standby(),
+            Self::Attached(session, name) => match session.current() {
+                Some(session) => session.lease(name).standby(),
+                None => Err(LeaseError::Over(Loss::Released)),
+            },
+        }
+    }
+
+    pub(crate) fn probe(&self) -> Probe {
+        match self {
+            Self::Lease(lease) => {
+                let lease = lease.clone();
+                Box::pin(async move {
+                    while !lease.is_readable().await {
+                        driver::pause().await;
+                    }
+                })
+            }
+            Self::Attached(session, _) => {
+                let session = session.clone();
+                Box::pin(async move { drop(session.held().await) })
+            }
         }
     }
 }
@@ -77,7 +101,7 @@ impl Builder {
 
     /// The same with a lease of this name that is attached to a session of this process: many
     /// singletons then cost one renewal. When the session is lost, all of them stop.
-    pub fn session(self, session: &Arc<Session>, lease: &str) -> Self {
+    pub fn session(self, session: &KeptSession, lease: &str) -> Self {
         Self { guard: Some(Guard::Attached(session.clone(), lease.into())), ..self }
     }
 

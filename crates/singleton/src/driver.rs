@@ -6,7 +6,14 @@ mod manage;
 mod post;
 mod proxy;
 
+use std::time::Duration;
+
 pub(crate) use instance::Work;
 pub(crate) use manage::manage;
 pub(crate) use proxy::proxy;
 pub use proxy::{Asking, Proxy, Status};
+
+/// Between two questions to a store that does not answer.
+pub(crate) async fn pause() {
+    tokio::time::sleep(Duration::from_millis(500)).await;
+}

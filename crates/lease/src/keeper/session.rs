@@ -313,6 +313,7 @@ impl Session {
         self.tick(now);
         if let Some(attached) = self.attached.get_mut(&id) {
             attached.contender.allow(now, yes);
+            attached.contender.woken(now);
         }
         self.index(id);
     }

@@ -30,7 +30,10 @@ impl Work {
         Self(Arc::new(move |hosted| Box::pin(work(hosted))))
     }
 
-    pub(crate) fn actor<A: Actor>(name: Arc<str>, make: impl Fn() -> A + Send + Sync + 'static) -> Self {
+    pub(crate) fn actor<A: Actor>(
+        name: Arc<str>,
+        make: impl Fn() -> A + Send + Sync + 'static,
+    ) -> Self {
         Self(Arc::new(move |hosted| {
             let (actor, name) = (make(), inbox(&name));
             Box::pin(act(actor, name, hosted))
@@ -106,8 +109,6 @@ pub(super) struct Instance {
     stop: watch::Sender<Option<StopReason>>,
     /// When it is dropped, if it has been told to stop.
     drop_at: Option<Instant>,
-    /// What it guards itself with.
-    pub(super) tenure: Option<Arc<Tenure>>,
 }
 
 impl Instance {
@@ -119,12 +120,11 @@ impl Instance {
         tenure: Option<Arc<Tenure>>,
     ) -> Self {
         let (stop, stopped) = watch::channel(None);
-        let hosted =
-            Hosted::new(cluster.clone(), name.clone(), token, tenure.clone(), stopped);
+        let hosted = Hosted::new(cluster.clone(), name.clone(), token, tenure, stopped);
         // The work is made inside, so that a panic there is caught as well.
         let work = work.0.clone();
         let task = tokio::spawn(async move { work(hosted).await });
-        Self { task, stop, drop_at: None, tenure }
+        Self { task, stop, drop_at: None }
     }
 
     /// Tells it to stop, within this time.

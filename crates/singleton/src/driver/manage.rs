@@ -10,7 +10,7 @@ use tenure_lease::{LeaseError, Loss, Moment, Standby, Tenure};
 
 use super::instance::{Instance, Work};
 use super::post::Post;
-use crate::builder::Guard;
+use crate::builder::{Guard, Probe};
 use crate::manager::{Effect, Manager, Stance, StopReason};
 use crate::{Settings, StartError, Word, telemetry};
 
@@ -50,7 +50,7 @@ pub(crate) fn manage(
         post,
         stance: Stance::Out,
         standby: None,
-        answers: true,
+        probe: None,
         tenure: None,
         instance: None,
         releasing: None,
@@ -74,8 +74,8 @@ struct Task {
     said: Word,
     stance: Stance,
     standby: Option<Standby>,
-    /// Whether the store answered when it was last asked.
-    answers: bool,
+    /// Asks a store that has not answered, until it does.
+    probe: Option<Probe>,
     tenure: Option<Held>,
     instance: Option<Instance>,
     releasing: Option<tokio::task::JoinHandle<()>>,
@@ -90,7 +90,7 @@ struct Held {
 /// What a round waits for.
 enum Happened {
     View(Option<Arc<tenure_cluster::View>>),
-    Word(Option<(Node, Word)>),
+    Word(Node, Word),
     Acquired(Result<Tenure, LeaseError>),
     Store(bool),
     Lost(Loss),
@@ -102,7 +102,7 @@ enum Happened {
 
 impl Task {
     async fn run(mut self, mut leaving: mpsc::Receiver<()>) {
-        let (mut out, mut left) = (false, false);
+        let (mut out, mut left, mut deaf) = (false, false, false);
         loop {
             while let Some(effect) = self.manager.next_effect() {
                 if self.carry_out(effect) {
@@ -126,8 +126,14 @@ impl Task {
                     }
                 }
                 acquired = acquired(&self.standby) => Happened::Acquired(acquired),
-                answers = store(&self.standby, self.answers) => Happened::Store(answers),
-                word = self.words.recv() => Happened::Word(word.ok()),
+                answers = answers(&self.standby, &mut self.probe) => Happened::Store(answers),
+                word = self.words.recv(), if !deaf => match word {
+                    Ok((from, word)) => Happened::Word(from, word),
+                    Err(error) => {
+                        deaf = error == broadcast::error::RecvError::Closed;
+                        continue; // What was missed is said again.
+                    }
+                },
                 () = until(self.manager.next_wake()) => Happened::Time,
             };
             let now = Moment::now();
@@ -137,20 +143,17 @@ impl Task {
                     out = true;
                     self.manager.out(now);
                 }
-                Happened::Word(Some((from, word))) => self.manager.heard(now, &from, &word),
-                Happened::Word(None) => {
-                    if out {
-                        // The receiver is closed; only timers and the instance are left.
-                        tokio::task::yield_now().await;
-                        self.words = broadcast::channel(1).1;
-                    }
-                }
+                Happened::Word(from, word) => self.manager.heard(now, &from, &word),
                 Happened::Acquired(acquired) => self.acquired(now, acquired),
                 Happened::Store(answers) => {
-                    self.answers = answers;
+                    // One that does not answer is asked until it does.
+                    self.probe = self.guard.as_ref().filter(|_| !answers).map(Guard::probe);
                     self.manager.store(now, answers);
                 }
                 Happened::Lost(loss) => {
+                    if loss == Loss::Expired {
+                        self.probe = self.guard.as_ref().map(Guard::probe);
+                    }
                     self.tenure.iter_mut().for_each(|held| held.lost = true);
                     self.manager.lost(now, loss);
                 }
@@ -207,7 +210,6 @@ impl Task {
             return;
         }
         if self.standby.is_none() {
-            self.answers = true;
             match self.guard.as_ref().map(Guard::standby) {
                 Some(Ok(standby)) => self.standby = Some(standby),
                 Some(Err(error)) => return self.refused(Moment::now(), &error),
@@ -237,6 +239,7 @@ impl Task {
 
     fn ended(&mut self, ended: Result<(), crate::BoxError>) {
         self.instance = None;
+        telemetry::ended(&self.name);
         match ended {
             Ok(()) => tracing::info!(singleton = %self.name, "singleton has ended here"),
             Err(error) => {
@@ -248,6 +251,7 @@ impl Task {
 
     /// Tells the proxies on this node what the others were told.
     fn say(&mut self) {
+        self.post.say_why_not(&self.name, self.manager.why_not());
         let word = self.manager.word();
         if word != self.said {
             self.said = word.clone();
@@ -301,14 +305,18 @@ async fn acquired(standby: &Option<Standby>) -> Result<Tenure, LeaseError> {
     }
 }
 
-/// Waits until the store answers differently than before.
-async fn store(standby: &Option<Standby>, answers: bool) -> bool {
-    match standby {
-        Some(standby) => {
-            standby.answers_other_than(answers).await;
-            !answers
+/// Waits until the store stops answering, or answers again.
+async fn answers(standby: &Option<Standby>, probe: &mut Option<Probe>) -> bool {
+    match (probe, standby) {
+        (Some(probe), _) => {
+            probe.await;
+            true
         }
-        None => std::future::pending().await,
+        (None, Some(standby)) => {
+            standby.changed(None).await;
+            false
+        }
+        (None, None) => std::future::pending().await,
     }
 }
 

@@ -20,8 +20,8 @@ pub(super) struct Post {
 /// Of one singleton.
 struct Box_ {
     words: broadcast::Sender<(Node, Word)>,
-    /// There is a manager of it here.
-    managed: bool,
+    /// There is a manager of it here, and this is why it does not host it.
+    managed: Option<String>,
 }
 
 impl Post {
@@ -56,14 +56,28 @@ impl Post {
 
     /// Notes that this node has a manager of the singleton; whether it is the first.
     pub(super) fn manage(&self, singleton: &Arc<str>) -> bool {
-        !std::mem::replace(&mut lock(&self.boxes).entry(singleton.clone()).or_default().managed, true)
+        let mut boxes = lock(&self.boxes);
+        let managed = &mut boxes.entry(singleton.clone()).or_default().managed;
+        managed.replace(String::new()).is_none()
     }
 
     /// The manager has ended.
     pub(super) fn unmanage(&self, singleton: &Arc<str>) {
         if let Some(entry) = lock(&self.boxes).get_mut(singleton) {
-            entry.managed = false;
+            entry.managed = None;
         }
+    }
+
+    /// Why this node does not host it.
+    pub(super) fn say_why_not(&self, singleton: &Arc<str>, why: String) {
+        if let Some(entry) = lock(&self.boxes).get_mut(singleton) {
+            entry.managed = Some(why);
+        }
+    }
+
+    /// The same, if it could.
+    pub(super) fn why_not(&self, singleton: &Arc<str>) -> Option<String> {
+        lock(&self.boxes).get(singleton)?.managed.clone()
     }
 
     /// To whoever listens on this node.
@@ -85,7 +99,7 @@ impl Post {
 
 impl Default for Box_ {
     fn default() -> Self {
-        Self { words: broadcast::channel(WORDS).0, managed: false }
+        Self { words: broadcast::channel(WORDS).0, managed: None }
     }
 }
 
