@@ -91,7 +91,7 @@ struct Held {
 enum Happened {
     View(Option<Arc<tenure_cluster::View>>),
     Word(Node, Word),
-    Acquired(Result<Tenure, LeaseError>),
+    Acquired(Box<Result<Tenure, LeaseError>>),
     Store(bool),
     Lost(Loss),
     Ended(Result<(), crate::BoxError>),
@@ -125,7 +125,7 @@ impl Task {
                         None => continue,
                     }
                 }
-                acquired = acquired(&self.standby) => Happened::Acquired(acquired),
+                acquired = acquired(&self.standby) => Happened::Acquired(Box::new(acquired)),
                 answers = answers(&self.standby, &mut self.probe) => Happened::Store(answers),
                 word = self.words.recv(), if !deaf => match word {
                     Ok((from, word)) => Happened::Word(from, word),
@@ -144,7 +144,7 @@ impl Task {
                     self.manager.out(now);
                 }
                 Happened::Word(from, word) => self.manager.heard(now, &from, &word),
-                Happened::Acquired(acquired) => self.acquired(now, acquired),
+                Happened::Acquired(acquired) => self.acquired(now, *acquired),
                 Happened::Store(answers) => {
                     // One that does not answer is asked until it does.
                     self.probe = self.guard.as_ref().filter(|_| !answers).map(Guard::probe);

@@ -14,11 +14,11 @@ use crate::word::Letter;
 /// One for each cluster that this process is in.
 #[derive(Default)]
 pub(super) struct Post {
-    boxes: Mutex<HashMap<Arc<str>, Box_>>,
+    slots: Mutex<HashMap<Arc<str>, Slot>>,
 }
 
 /// Of one singleton.
-struct Box_ {
+struct Slot {
     words: broadcast::Sender<(Node, Word)>,
     /// There is a manager of it here, and this is why it does not host it.
     managed: Option<String>,
@@ -44,45 +44,45 @@ impl Post {
                 let Letter { singleton, word } = received.message;
                 self.deliver(&singleton, received.from, word);
             }
-            lock(&self.boxes).clear(); // Nothing more will come.
+            lock(&self.slots).clear(); // Nothing more will come.
         });
         Ok(())
     }
 
     /// What is said about a singleton from now on.
     pub(super) fn words(&self, singleton: &Arc<str>) -> broadcast::Receiver<(Node, Word)> {
-        lock(&self.boxes).entry(singleton.clone()).or_default().words.subscribe()
+        lock(&self.slots).entry(singleton.clone()).or_default().words.subscribe()
     }
 
     /// Notes that this node has a manager of the singleton; whether it is the first.
     pub(super) fn manage(&self, singleton: &Arc<str>) -> bool {
-        let mut boxes = lock(&self.boxes);
-        let managed = &mut boxes.entry(singleton.clone()).or_default().managed;
+        let mut slots = lock(&self.slots);
+        let managed = &mut slots.entry(singleton.clone()).or_default().managed;
         managed.replace(String::new()).is_none()
     }
 
     /// The manager has ended.
     pub(super) fn unmanage(&self, singleton: &Arc<str>) {
-        if let Some(entry) = lock(&self.boxes).get_mut(singleton) {
+        if let Some(entry) = lock(&self.slots).get_mut(singleton) {
             entry.managed = None;
         }
     }
 
     /// Why this node does not host it.
     pub(super) fn say_why_not(&self, singleton: &Arc<str>, why: String) {
-        if let Some(entry) = lock(&self.boxes).get_mut(singleton) {
+        if let Some(entry) = lock(&self.slots).get_mut(singleton) {
             entry.managed = Some(why);
         }
     }
 
     /// The same, if it could.
     pub(super) fn why_not(&self, singleton: &Arc<str>) -> Option<String> {
-        lock(&self.boxes).get(singleton)?.managed.clone()
+        lock(&self.slots).get(singleton)?.managed.clone()
     }
 
     /// To whoever listens on this node.
     pub(super) fn deliver(&self, singleton: &str, from: Node, word: Word) {
-        if let Some(entry) = lock(&self.boxes).get(singleton) {
+        if let Some(entry) = lock(&self.slots).get(singleton) {
             let _ = entry.words.send((from, word)); // Nobody need listen.
         }
     }
@@ -97,7 +97,7 @@ impl Post {
     }
 }
 
-impl Default for Box_ {
+impl Default for Slot {
     fn default() -> Self {
         Self { words: broadcast::channel(WORDS).0, managed: None }
     }

@@ -258,21 +258,18 @@ impl Shared {
         let _turn = Turn::take(&self.asking, self.asking_max).ok_or(NotDone::Full)?;
         let mut hosts = self.host.subscribe();
         loop {
-            let sender = match self.direct() {
-                Some(sender) => sender,
-                None => {
-                    let _ = self.wake.try_send(());
-                    let wait = async {
-                        tokio::select! {
-                            _ = hosts.changed() => {}
-                            () = tokio::time::sleep(RETRY_PAUSE) => {}
-                        }
-                    };
-                    if timeout_at(deadline, wait).await.is_err() {
-                        return Err(NotDone::NotSentWithin(time).into());
+            let Some(sender) = self.direct() else {
+                let _ = self.wake.try_send(());
+                let wait = async {
+                    tokio::select! {
+                        _ = hosts.changed() => {}
+                        () = tokio::time::sleep(RETRY_PAUSE) => {}
                     }
-                    continue;
+                };
+                if timeout_at(deadline, wait).await.is_err() {
+                    return Err(NotDone::NotSentWithin(time).into());
                 }
+                continue;
             };
             let left = deadline.saturating_duration_since(Instant::now());
             let question = RawAsk::<R>(bytes.clone(), PhantomData);
@@ -357,7 +354,7 @@ impl<M> Proxy<M> {
         let why_not = self.shared.post.why_not(&self.shared.name);
         match host {
             Some(Host { node, token }) => Status::Hosted { node, token, known_for: since },
-            None => Status::Nowhere { for_: since, waiting, why_not },
+            None => Status::Nowhere { known_for: since, waiting, why_not },
         }
     }
 }
@@ -405,7 +402,7 @@ pub enum Status {
     /// It does not run, as far as this node has heard.
     Nowhere {
         /// For so long.
-        for_: Duration,
+        known_for: Duration,
         /// So many messages wait here.
         waiting: usize,
         /// Why this node does not host it, if it could.
@@ -419,8 +416,8 @@ impl std::fmt::Display for Status {
             Self::Hosted { node, token, known_for } => {
                 write!(f, "runs on {node} under token {token}, for {known_for:.0?}")
             }
-            Self::Nowhere { for_, waiting, why_not } => {
-                write!(f, "runs nowhere, for {for_:.0?}; {waiting} messages wait here")?;
+            Self::Nowhere { known_for, waiting, why_not } => {
+                write!(f, "runs nowhere, for {known_for:.0?}; {waiting} messages wait here")?;
                 why_not.iter().try_for_each(|why| write!(f, "; not on this node: {why}"))
             }
         }
