@@ -17,18 +17,20 @@ mod litter;
 mod random;
 mod session;
 mod sight;
+mod wish;
 
 use std::collections::VecDeque;
 
-pub use contend::Wish;
 pub use random::Random;
 pub use session::{AttachId, Session, SessionEvent, SessionFlight};
+pub use wish::Wish;
 
 use crate::backend::{Answer, Renew, Renewed, Request, StoreError};
 use crate::clock::Moment;
 use crate::record::{Holder, Nonce, Record, Token};
 use crate::{LeaseName, Loss, Settings};
-use contend::{Contender, Outcome, Win};
+use contend::Contender;
+use wish::{Outcome, Win};
 
 /// One tenure of one lease.
 pub struct Keeper {
@@ -172,6 +174,15 @@ impl Keeper {
     pub fn answer(&mut self, now: Moment, flight: u64, answer: Answer) {
         self.tick(now);
         match &mut self.phase {
+            Phase::Held(_) => match answer {
+                Answer::Renew(answer) => self.renewed(now, flight, answer),
+                answer => {
+                    let outcome = self.contender.answer(now, flight, answer);
+                    assert!(outcome.is_none(), "what is held is not won again");
+                }
+            },
+            // The tenure that it would have prolonged is over.
+            _ if matches!(answer, Answer::Renew(_)) => {}
             Phase::Contending => {
                 let (outcome, trouble) = self.contender.answer_told(now, flight, answer);
                 self.events.extend(trouble);
@@ -188,19 +199,12 @@ impl Keeper {
                 let outcome = self.contender.answer(now, flight, answer);
                 assert!(outcome.is_none(), "a contender that gave up wins nothing");
             }
-            Phase::Held(_) => match answer {
-                Answer::Renew(answer) => self.renewed(now, flight, answer),
-                answer => {
-                    let outcome = self.contender.answer(now, flight, answer);
-                    assert!(outcome.is_none(), "what is held is not won again");
-                }
-            },
             // What was being given back while it was held.
-            Phase::Stopping(_) if !matches!(answer, Answer::Renew(_)) => {
+            Phase::Stopping(_) => {
                 let outcome = self.contender.answer(now, flight, answer);
                 assert!(outcome.is_none(), "what is lost is not won again");
             }
-            Phase::Stopping(_) | Phase::Done => {}
+            Phase::Done => {}
         }
     }
 

@@ -7,6 +7,9 @@ use crate::backend::{Acquire, Acquired, Release, Released};
 use crate::memory::MemoryRecords;
 use crate::record::Owner;
 
+mod attached;
+mod standby;
+
 const TTL: Duration = Duration::from_secs(10);
 
 fn seconds(seconds: f64) -> Moment {
