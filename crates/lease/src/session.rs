@@ -72,7 +72,21 @@ impl AttachedLease<'_> {
         self.begin(true)?.acquired().await
     }
 
-    /// Observes the lease, and takes it only while it is [allowed](Standby::allow) to.
+    /// Observes the lease, and takes it only while it is [allowed](Standby::allow) to. The standby ends
+    /// with the session, and need not be kept beside it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = tenure_lease::Store::new(tenure_lease::MemoryStore::new());
+    /// let session = std::sync::Arc::new(store.lease("node-1").session().await?);
+    /// let standby = session.lease("orders").standby()?;
+    /// let turn = tokio::spawn(async move {
+    ///     standby.allow(true);
+    ///     standby.acquired().await
+    /// });
+    /// assert!(turn.await??.is_held());
+    /// # Ok(()) }
+    /// ```
     pub fn standby(self) -> Result<Standby, LeaseError> {
         self.begin(false)
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::backend::{Acquire, Acquired, Release, Released};
+use crate::backend::{Acquire, Acquired, Release, Released, Renew};
 use crate::memory::MemoryRecords;
 use crate::record::Owner;
 
