@@ -288,14 +288,6 @@ pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -
     tokio::time::timeout(time, future).await.ok()
 }
 
-/// What is to be told to whoever waits for a tenure to begin.
-pub(crate) type Begin<T> = tokio::sync::oneshot::Sender<T>;
-
-/// Answers whoever waits, once. Says whether there was anybody.
-fn answer_waiting<T>(begin: &mut Option<Begin<T>>, answer: T) -> bool {
-    begin.take().is_some_and(|begin| begin.send(answer).is_ok())
-}
-
 fn tell(state: &watch::Sender<State>, change: impl FnOnce(&mut State)) {
     state.send_modify(change);
 }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 use crate::driver::{Cell, Command, Offer, State, Wants, keep_session, keep_sessions, runtime};
 use crate::record::Owner;
@@ -72,7 +72,21 @@ impl AttachedLease<'_> {
         self.begin(true)?.acquired().await
     }
 
-    /// Observes the lease, and takes it only while it is [allowed](Standby::allow) to.
+    /// Observes the lease, and takes it only while it is [allowed](Standby::allow) to. The standby ends
+    /// with the session, and need not be kept beside it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = tenure_lease::Store::new(tenure_lease::MemoryStore::new());
+    /// let session = std::sync::Arc::new(store.lease("node-1").session().await?);
+    /// let standby = session.lease("orders").standby()?;
+    /// let turn = tokio::spawn(async move {
+    ///     standby.allow(true);
+    ///     standby.acquired().await
+    /// });
+    /// assert!(turn.await??.is_held());
+    /// # Ok(()) }
+    /// ```
     pub fn standby(self) -> Result<Standby, LeaseError> {
         self.begin(false)
     }
@@ -170,20 +184,19 @@ impl Lease {
         let cell = Arc::new(Cell::default());
         let (state_sender, state) = watch::channel(State::default());
         let (wants, wants_receiver) = watch::channel(Wants::default());
-        let (begin, begun) = oneshot::channel();
+        let offer = Arc::new(Offer::new(true));
         let (commands, commands_receiver) = mpsc::unbounded_channel();
         runtime().spawn(keep_session(
             terms,
             Arc::clone(&cell),
             state_sender,
             wants_receiver,
-            begin,
+            Arc::clone(&offer),
             commands_receiver,
         ));
-        let begun = begun.await.unwrap_or_else(|_| panic!("the keeper of {name} has panicked"))?;
-        let begun = begun.unwrap_or_else(|| unreachable!("a session contends until it is held"));
         let back = Back::Lease { wants, notes: 0.into() };
-        let tenure = Tenure::new(name, owner, begun, (Arc::clone(&cell), None), state, back);
+        let cells = (Arc::clone(&cell), None);
+        let tenure = Standby::new(name, owner, offer, cells, state, back).acquired().await?;
         Ok(Session { tenure, commands, attached: AtomicU64::new(0), cell })
     }
 }

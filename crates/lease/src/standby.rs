@@ -24,6 +24,30 @@ use crate::{LeaseError, LeaseName, Loss, Tenure};
 /// # Ok(()) }
 /// ```
 ///
+/// What happens meanwhile can be waited for, too:
+///
+/// ```
+/// # use tenure_lease::{LeaseError, Standby, Tenure};
+/// # use tokio::sync::watch;
+/// async fn my_turn(
+///     standby: &Standby,
+///     turn: &mut watch::Receiver<bool>,
+/// ) -> Result<Tenure, LeaseError> {
+///     let mut trouble = standby.trouble();
+///     loop {
+///         standby.allow(*turn.borrow_and_update());
+///         tokio::select! {
+///             tenure = standby.acquired() => return tenure,
+///             Ok(()) = turn.changed() => {}
+///             now = standby.changed(trouble.as_ref()) => {
+///                 println!("the store: {now:?}");
+///                 trouble = now;
+///             }
+///         }
+///     }
+/// }
+/// ```
+///
 /// A standby is for one tenure. Dropping it gives back what it has won and nobody has taken.
 #[must_use = "the lease is observed only until the standby is dropped"]
 pub struct Standby {

@@ -11,8 +11,9 @@ mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::contend::{Contender, Outcome, Win};
+use super::contend::Contender;
 use super::litter::Litter;
+use super::wish::{Outcome, Win};
 use super::{Event, Keeper, Random, Wish};
 use crate::backend::{Answer, Request};
 use crate::clock::Moment;
