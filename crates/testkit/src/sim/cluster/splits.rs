@@ -38,6 +38,7 @@ pub fn run_splits(
         if calm.is_none() {
             break;
         }
+        sim.calm_ends();
         split(&mut sim, &mut random, nodes);
         sim.heal();
         sim.slow_store(Duration::ZERO);
@@ -56,7 +57,16 @@ pub fn run_splits(
 }
 
 fn whole(sim: &mut Sim) -> Option<Duration> {
-    sim.run_until(LIMIT, Sim::agrees)
+    sim.calm_begins();
+    let began = sim.elapsed();
+    while sim.elapsed() - began <= LIMIT {
+        if sim.agrees() {
+            return Some(sim.elapsed() - began);
+        }
+        sim.run_for(LOOK);
+        sim.look();
+    }
+    None
 }
 
 fn start_missing(sim: &mut Sim, nodes: usize) {
