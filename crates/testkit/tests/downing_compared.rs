@@ -28,17 +28,23 @@ enum Kind {
     SomeLinks,
     /// Some links are cut, each in one direction.
     OneWay,
-    /// Into two, and every 2 to 12 s into two others, five times.
+    /// Into two, and one node after another moves to the other side, about when a decision is made.
     Shifting,
+    /// Into two, and every few seconds into two others.
+    Flapping,
+    /// Into two, just when somebody joins or leaves.
+    Changing,
 }
 
 impl Kind {
-    const ALL: [(&'static str, Self); 5] = [
+    const ALL: [(&'static str, Self); 7] = [
         ("two sides", Self::TwoSides),
         ("three sides", Self::ThreeSides),
         ("some links", Self::SomeLinks),
         ("one way", Self::OneWay),
         ("shifting", Self::Shifting),
+        ("flapping", Self::Flapping),
+        ("changing", Self::Changing),
     ];
 
     fn play(self, sim: &mut Sim, nodes: usize, random: &mut Random) {
@@ -46,11 +52,30 @@ impl Kind {
             Self::TwoSides => into(2, sim, nodes, random),
             Self::ThreeSides => into(3, sim, nodes, random),
             Self::SomeLinks | Self::OneWay => links(sim, nodes, self == Self::OneWay, random),
+            Self::Changing => {
+                match random.percent(50) {
+                    true => sim.leave(random.within(0..nodes as u64 - 1) as usize),
+                    false => sim.start(nodes),
+                }
+                sim.run_for(random.up_to(Duration::from_secs(2)));
+                into(2, sim, nodes + 1, random);
+            }
             Self::Shifting => {
+                let mut sides = divide(2, nodes, random);
                 for _ in 0..SHIFTS {
                     sim.mend_all();
+                    cut(sim, &sides);
+                    // It takes some 4.5 s to notice and at least 3 s to be sure.
+                    pass(sim, Duration::from_millis(random.within(7_000..10_000)));
+                    let node = random.within(0..nodes as u64) as usize;
+                    sides[node] = 1 - sides[node];
+                }
+            }
+            Self::Flapping => {
+                for _ in 0..FLAPS {
+                    sim.mend_all();
                     into(2, sim, nodes, random);
-                    pass(sim, Duration::from_millis(random.within(2_000..12_000)));
+                    pass(sim, Duration::from_millis(random.within(500..6_000)));
                 }
             }
         }
@@ -58,18 +83,25 @@ impl Kind {
     }
 }
 
-/// Every node is on one of so many sides, and none is empty.
-fn into(count: u64, sim: &mut Sim, nodes: usize, random: &mut Random) {
-    let sides: Vec<u64> = loop {
-        let sides: Vec<u64> = (0..nodes).map(|_| random.within(0..count)).collect();
+fn into(count: usize, sim: &mut Sim, nodes: usize, random: &mut Random) {
+    cut(sim, &divide(count, nodes, random));
+}
+
+/// On which of so many sides each node is; none is empty.
+fn divide(count: usize, nodes: usize, random: &mut Random) -> Vec<usize> {
+    loop {
+        let sides: Vec<usize> =
+            (0..nodes).map(|_| random.within(0..count as u64) as usize).collect();
         if (0..count).all(|side| sides.contains(&side)) {
-            break sides;
+            return sides;
         }
-    };
-    let on = |wanted: u64| (0..nodes).filter(|node| sides[*node] == wanted).collect::<Vec<_>>();
-    for side in 0..count {
-        for other in 0..side {
-            sim.partition(&on(side), &on(other));
+    }
+}
+
+fn cut(sim: &mut Sim, sides: &[usize]) {
+    for (one, side) in sides.iter().enumerate() {
+        for other in (0..one).filter(|other| sides[*other] != *side) {
+            sim.partition(&[one], &[other]);
         }
     }
 }
@@ -99,14 +131,14 @@ fn pass(sim: &mut Sim, time: Duration) {
 /// How often each thing came of it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
-    /// One side goes on.
+    /// One side goes on, and the others have ended.
     one: u64,
     /// Two sides went on without each other, at any time.
     two: u64,
     /// Everybody has ended.
     nobody: u64,
-    /// Somebody is still unreachable for somebody.
-    undecided: u64,
+    /// A side has not decided, and waits for an operator.
+    waits: u64,
 }
 
 impl Counts {
@@ -118,7 +150,7 @@ impl Counts {
         } else if views().count() == 0 {
             &mut self.nobody
         } else if views().any(|view| view.observations().next().is_some()) {
-            &mut self.undecided
+            &mut self.waits
         } else {
             &mut self.one
         };
@@ -127,11 +159,13 @@ impl Counts {
 }
 
 fn run(seed: u64, strategy: &Strategy, kind: Kind, nodes: usize) -> Sim {
-    let settings = SimSettings { downing: Some(strategy.clone()), ..SimSettings::nodes(nodes) };
-    let mut sim = Sim::new(seed, settings);
+    let downing = Some(strategy.clone());
+    let mut sim = Sim::new(seed, SimSettings { downing, ..SimSettings::nodes(nodes + 1) });
     let mut random = Random::new(seed ^ 0x6b69_6e64);
-    sim.start_all();
+    (0..nodes).for_each(|node| sim.start(node));
     assert!(sim.run_until(Duration::from_secs(20), Sim::agrees).is_some(), "seed {seed}");
+    // Until everybody knows that all have seen who is there.
+    sim.run_for(Duration::from_secs(10));
     kind.play(&mut sim, nodes, &mut random);
     sim
 }
@@ -150,7 +184,7 @@ fn strategies(nodes: usize) -> [(&'static str, Strategy); 5] {
 
 #[test]
 fn what_comes_of_splits() {
-    println!("of {} runs: one side / two / nobody / undecided", seeds());
+    println!("of {} runs: one side / two / nobody / waits", seeds());
     for (kind_name, kind) in Kind::ALL {
         let mut all = [("", Counts::default()); 5];
         for seed in 0..seeds() {
@@ -160,15 +194,16 @@ fn what_comes_of_splits() {
                 all[which].1.add(&run(seed, strategy, kind, nodes));
             }
         }
-        for (name, Counts { one, two, nobody, undecided }) in all {
-            println!("{kind_name:12} {name:24} {one:6} {two:6} {nobody:6} {undecided:6}");
+        for (name, Counts { one, two, nobody, waits }) in all {
+            println!("{kind_name:12} {name:24} {one:6} {two:6} {nobody:6} {waits:6}");
             let promised = kind == Kind::TwoSides || name == "lease-majority, always";
             assert!(!promised || two == 0, "{name}, {kind_name}: {two} times two sides");
         }
     }
 }
 
-const SHIFTS: usize = 5;
+const SHIFTS: usize = 4;
+const FLAPS: usize = 12;
 const LOOK: Duration = Duration::from_millis(200);
 /// Long after every decision is made.
 const SETTLED: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use super::Sim;
 /// A time in which nothing is broken.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Calm {
-    /// When there last was a full member of a cluster, or when the calm began.
+    /// When there last was a full member of a cluster, or nobody to form one, or when the calm began.
     seen: Moment,
     /// The longest time without.
     without: Duration,
@@ -31,7 +31,7 @@ impl Sim {
     /// Whether there is a cluster, if there must be one.
     pub(super) fn look_for_cluster(&mut self) {
         let now = self.now;
-        let is_up = self.somebody_is_up() || self.running().next().is_none();
+        let is_up = self.somebody_is_up() || !self.somebody_is_outside();
         let most = self.settings.formation_ttl + SOON;
         let Some(calm) = &mut self.calm else { return };
         if is_up {
@@ -44,6 +44,13 @@ impl Sim {
             let what = format!("nobody is a full member for {without:?}:\n{}", self.show_all());
             self.invariants.report(now, [("a cluster comes back", Some(what))]);
         }
+    }
+
+    /// Whether somebody is in no cluster, and could form one. Who is joining one that is gone has to
+    /// find that out first.
+    fn somebody_is_outside(&self) -> bool {
+        let mut processes = self.places.iter().flat_map(|place| &place.processes);
+        processes.any(|process| process.membership.view().is_none())
     }
 
     /// Whether somebody is a full member of a cluster, as far as it knows.

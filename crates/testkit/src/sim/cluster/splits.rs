@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tenure_cluster::MembershipSettings;
-use tenure_cluster::downing::Strategy;
+use tenure_cluster::downing::{Mode, Strategy};
 
 use super::{Outcome, Sim, SimSettings};
 use crate::sim::Random;
@@ -21,6 +21,9 @@ pub fn run_splits(
     membership: MembershipSettings,
     trace: bool,
 ) -> Outcome {
+    // Only where every side asks, nobody ever waits for an operator.
+    let may_wait =
+        !matches!(&strategy, Strategy::LeaseMajority(lease) if lease.mode == Mode::Always);
     let settings = SimSettings {
         membership,
         downing: Some(strategy),
@@ -44,6 +47,11 @@ pub fn run_splits(
         sim.slow_store(Duration::ZERO);
         start_missing(&mut sim, nodes);
         calm = whole(&mut sim);
+        if calm.is_none() && may_wait {
+            sim.meet("waited for an operator");
+            down_the_dead(&mut sim);
+            calm = whole(&mut sim);
+        }
     }
     sim.must_be_whole(calm.is_some());
     Outcome {
@@ -67,6 +75,15 @@ fn whole(sim: &mut Sim) -> Option<Duration> {
         sim.look();
     }
     None
+}
+
+fn down_the_dead(sim: &mut Sim) {
+    let running: Vec<usize> = sim.running().collect();
+    for by in running {
+        for node in 0..sim.places.len() {
+            sim.down_dead(by, node);
+        }
+    }
 }
 
 fn start_missing(sim: &mut Sim, nodes: usize) {
