@@ -37,3 +37,8 @@ pub async fn store(url: &str) -> Result<Store, OpenError> {
 #[cfg(all(doctest, feature = "sqlite"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So is the guide to singletons.
+#[cfg(all(doctest, feature = "singleton"))]
+#[doc = include_str!("../../../docs/singleton.md")]
+struct Guide;
