@@ -166,8 +166,8 @@ pub(super) fn peer(place: &Path, how_long: Duration) -> Result<(), Failure> {
 }
 
 async fn join(place: &Path, name: &str) -> Result<(Cluster, tenure_lease::Store), Failure> {
-    let store = tenure_lease::open(&format!("file:{}", place.join("leases").display()));
-    let store = store.await.map_err(broken)?;
+    let url = format!("file:{}", place.join("leases").display());
+    let store = tenure_lease::open(&url).await.map_err(broken)?;
     let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let address = Address::new(&free.map_err(broken)?.to_string()).map_err(broken)?;
     let settings = Settings::new("bench")
@@ -180,7 +180,8 @@ async fn join(place: &Path, name: &str) -> Result<(Cluster, tenure_lease::Store)
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(1).enable_all().build().map_err(broken)
+    builder.worker_threads(1).enable_all();
+    builder.build().map_err(broken)
 }
 
 fn broken(error: impl fmt::Display) -> Failure {
