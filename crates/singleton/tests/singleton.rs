@@ -9,7 +9,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tenure_cluster::messaging::{Ask, NotDone, Received};
 use tenure_cluster::{Address, Cluster, Status as MemberStatus};
-use tenure_lease::{Lease, MemoryStore, Moment, Store, Token};
+use tenure_lease::backend::{
+    Acquire, Acquired, Backend, Boxed, Release, Released, Renew, Renewed, StoreError,
+    StoreErrorKind, StoreInfo,
+};
+use tenure_lease::{Lease, LeaseName, MemoryStore, Moment, Record, Store, Token};
 use tenure_singleton::{
     Actor, BoxError, Hosted, Proxy, Settings, Singletons as _, StartError, Status, StopReason,
 };
@@ -348,6 +352,82 @@ async fn unable_here_able_there() {
     until(|| !hosts.lock().unwrap().is_empty()).await;
     assert_eq!(*hosts.lock().unwrap(), [address(&world.clusters[1])]);
     world.end().await;
+}
+
+/// A store that lets nobody write until it is opened.
+struct Closed {
+    records: MemoryStore,
+    open: Arc<AtomicBool>,
+    asked: Arc<AtomicU64>,
+}
+
+impl Backend for Closed {
+    fn info(&self) -> StoreInfo {
+        self.records.info()
+    }
+
+    fn acquire(&self, request: Acquire) -> Boxed<'_, Result<Acquired, StoreError>> {
+        self.asked.fetch_add(1, SeqCst);
+        if self.open.load(SeqCst) {
+            return self.records.acquire(request);
+        }
+        Box::pin(async { Err(StoreError::new(StoreErrorKind::Denied, "you may not write here")) })
+    }
+
+    fn renew(&self, request: Renew) -> Boxed<'_, Result<Renewed, StoreError>> {
+        self.records.renew(request)
+    }
+
+    fn release(&self, request: Release) -> Boxed<'_, Result<Released, StoreError>> {
+        self.records.release(request)
+    }
+
+    fn read(&self, names: Vec<LeaseName>) -> Boxed<'_, Result<Vec<Option<Record>>, StoreError>> {
+        self.records.read(names)
+    }
+}
+
+/// A store that says no is asked again after the retry interval, and not in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retry_interval() {
+    let world = World::new(1).await;
+    let (open, asked) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+    let (records, book) = (MemoryStore::default(), Arc::<Book>::default());
+    let store = Store::new(Closed { records, open: open.clone(), asked: asked.clone() });
+    let interval = Duration::from_millis(500);
+    let settings = Settings { acquire_retry_interval: interval, ..Settings::default() };
+    let singleton = world.clusters[0].singleton("cron").settings(settings);
+    let began = Moment::now();
+    let proxy = singleton
+        .lease(store.lease("shop.cron").ttl(TTL))
+        .start(counter(&book, Duration::ZERO))
+        .unwrap();
+    until(|| asked.load(SeqCst) >= 5).await;
+    let took = Moment::now().since(began);
+    assert!(took >= interval * 4, "five in {took:?}");
+    let Status::Nowhere { why_not: Some(why), .. } = proxy.status() else { panic!() };
+    assert!(why.contains("the store refuses the lease"), "{why}");
+    assert_eq!(book.starts.load(SeqCst), 0);
+    open.store(true, SeqCst);
+    until(|| book.host().is_some()).await;
+    world.end().await;
+}
+
+/// One that is declared down stops, gives back, and only then may the next one start, however long it
+/// takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn downed_stops_then_releases() {
+    let mut world = World::new(3).await;
+    let book = Arc::<Book>::default();
+    let _proxies = start(&world, &book, Duration::from_secs(2));
+    until(|| book.host().is_some()).await;
+    let downed = world.clusters.remove(0);
+    world.clusters[0].down(&downed.me()).await;
+    until(|| book.host() == Some(address(&world.clusters[0]))).await;
+    let (node, reason) = book.stops.lock().unwrap()[0].clone();
+    assert_eq!((node, reason), (address(&downed), StopReason::OutOfCluster));
+    world.end().await;
+    assert_eq!(book.overlaps.load(SeqCst), 0);
 }
 
 /// Two managers of two clusters that know nothing of each other: the lease alone decides.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use tenure_cluster::{Cluster, Node, Views};
+use tenure_lease::backend::StoreErrorKind;
 use tenure_lease::{LeaseError, Loss, Moment, Standby, Tenure};
 
 use super::instance::{Instance, Work};
@@ -145,6 +146,10 @@ impl Task {
                 }
                 Happened::Word(from, word) => self.manager.heard(now, &from, &word),
                 Happened::Acquired(acquired) => self.acquired(now, *acquired),
+                Happened::Store(false) if denied(&self.standby) => {
+                    let error = self.standby.as_ref().and_then(Standby::trouble);
+                    self.refused(now, &error.map_or(LeaseError::Over(Loss::Expired), Into::into));
+                }
                 Happened::Store(answers) => {
                     // One that does not answer is asked until it does.
                     self.probe = self.guard.as_ref().filter(|_| !answers).map(Guard::probe);
@@ -318,6 +323,12 @@ async fn answers(standby: &Option<Standby>, probe: &mut Option<Probe>) -> bool {
         }
         (None, None) => std::future::pending().await,
     }
+}
+
+/// Whether the store answers, and says no.
+fn denied(standby: &Option<Standby>) -> bool {
+    let trouble = standby.as_ref().and_then(Standby::trouble);
+    trouble.is_some_and(|trouble| trouble.kind() == StoreErrorKind::Denied)
 }
 
 async fn until(moment: Moment) {

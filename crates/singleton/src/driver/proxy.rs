@@ -29,18 +29,17 @@ use crate::{Settings, Word, telemetry};
 /// [`DeadLetter`](tenure_cluster::messaging::DeadLetter). For *exactly once in effect*, through
 /// every failover, see [`Proxy::reliable`].
 pub struct Proxy<M> {
-    shared: Arc<Shared>,
-    _messages: PhantomData<fn(M)>,
+    shared: Arc<Shared<M>>,
 }
 
-struct Shared {
+struct Shared<M> {
     cluster: Cluster,
     post: Arc<Post>,
     name: Arc<str>,
     inbox: Arc<str>,
     asking_max: usize,
     /// The way to the host, while nothing waits for it here.
-    direct: RwLock<Option<Arc<Sender<Raw>>>>,
+    direct: RwLock<Option<Arc<Sender<M>>>>,
     finder: Mutex<Finder<Bytes>>,
     host: watch::Sender<Option<Host>>,
     since: Mutex<Moment>,
@@ -100,12 +99,12 @@ pub(crate) fn proxy<M: Message>(
     });
     let (words, views) = (shared.post.words(&shared.name), shared.cluster.views());
     tokio::spawn(find(Arc::downgrade(&shared), words, views, woken));
-    Ok(Proxy { shared, _messages: PhantomData })
+    Ok(Proxy { shared })
 }
 
 /// Finds the host, and sends what waits for it.
-async fn find(
-    weak: std::sync::Weak<Shared>,
+async fn find<M: Message>(
+    weak: std::sync::Weak<Shared<M>>,
     mut words: broadcast::Receiver<(Node, Word)>,
     mut views: Views,
     mut woken: mpsc::Receiver<()>,
@@ -151,7 +150,7 @@ async fn find(
     }
 }
 
-impl Shared {
+impl<M: Message> Shared<M> {
     /// Asks everybody who may host it.
     fn who(&self) {
         for (node, _) in self.cluster.view().members() {
@@ -178,7 +177,7 @@ impl Shared {
         }
     }
 
-    fn direct(&self) -> Option<Arc<Sender<Raw>>> {
+    fn direct(&self) -> Option<Arc<Sender<M>>> {
         self.direct.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -214,15 +213,23 @@ impl Shared {
         }
     }
 
-    async fn tell(&self, bytes: Bytes) -> Result<(), NotDone> {
+    async fn tell(&self, message: M) -> Result<(), NotDone> {
+        let mut message = message;
         if let Some(sender) = self.direct() {
-            match sender.tell(Raw(bytes.clone())).await {
-                Err(why) if retriable(&why) => {
+            match sender.tell_or_back(message).await {
+                Ok(()) => return Ok(()),
+                Err((why, Some(back))) if retriable(&why) => {
                     self.update(|finder| finder.not_there(sender.node()));
+                    message = back;
                 }
-                done => return done,
+                Err((why, _)) => return Err(why),
             }
         }
+        self.keep(encode(&message)?).await
+    }
+
+    /// Keeps a message until there is a host.
+    async fn keep(&self, bytes: Bytes) -> Result<(), NotDone> {
         let length = bytes.len();
         loop {
             let put = {
@@ -273,7 +280,8 @@ impl Shared {
             };
             let left = deadline.saturating_duration_since(Instant::now());
             let question = RawAsk::<R>(bytes.clone(), PhantomData);
-            match sender.ask(question).within(left).await {
+            let raw = self.cluster.to::<Raw>(sender.node(), &self.inbox);
+            match raw.ask(question).within(left).await {
                 Err(AskError::NotDone(why)) if retriable(&why) && Instant::now() < deadline => {
                     self.update(|finder| finder.not_there(sender.node()));
                     self.who();
@@ -309,7 +317,7 @@ impl<M: Message> Proxy<M> {
     /// Sends a message, or keeps it until there is a host. `Ok` means that it is on its way, or waits;
     /// [`NotDone::Full`] that too many wait.
     pub async fn tell(&self, message: M) -> Result<(), NotDone> {
-        self.shared.tell(encode(&message)?).await
+        self.shared.tell(message).await
     }
 
     /// Asks a question: `.within(…)` sends it, as soon as there is a host, and waits for the answer.
@@ -324,9 +332,7 @@ impl<M: Message> Proxy<M> {
         let receiver = reliable_inbox(&self.shared.name);
         self.shared.cluster.reliable(sender, &receiver, self.host())
     }
-}
 
-impl<M> Proxy<M> {
     /// Where the singleton is, now and whenever that changes.
     pub fn host(&self) -> watch::Receiver<Option<Node>> {
         let mut hosts = self.shared.host.subscribe();
@@ -361,7 +367,7 @@ impl<M> Proxy<M> {
 
 impl<M> Clone for Proxy<M> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), _messages: PhantomData }
+        Self { shared: self.shared.clone() }
     }
 }
 
