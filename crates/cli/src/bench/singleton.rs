@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tenure_cluster::certs::Authority;
-use tenure_cluster::messaging::{Ask, Received};
+use tenure_cluster::messaging::{Ask, CodecError, Message, Received};
 use tenure_cluster::{Address, Cluster, Settings};
 use tenure_singleton::{Actor, BoxError, Hosted, Singletons as _};
 
@@ -40,31 +40,29 @@ impl fmt::Display for Figures {
 /// Counts what it is told.
 struct Counter(Arc<AtomicU64>);
 
-#[derive(Serialize, Deserialize)]
-enum Message {
-    /// With the tag, 64 bytes.
-    Add(#[serde(with = "serde_bytes_63")] [u8; 63]),
+enum Count64 {
+    /// With its tag, 64 bytes.
+    Add([u8; 63]),
     Count,
 }
 
-mod serde_bytes_63 {
-    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8; 63], to: S) -> Result<S::Ok, S::Error> {
-        let (head, tail) = bytes.split_at(31);
-        (
-            <[u8; 31]>::try_from(head).unwrap_or([0; 31]),
-            <[u8; 32]>::try_from(tail).unwrap_or([0; 32]),
-        )
-            .serialize(to)
+impl Message for Count64 {
+    fn encode(&self, out: &mut Vec<u8>) -> Result<(), CodecError> {
+        match self {
+            Self::Add(bytes) => {
+                out.push(1);
+                out.extend_from_slice(bytes);
+            }
+            Self::Count => out.push(0),
+        }
+        Ok(())
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[u8; 63], D::Error> {
-        let (head, tail) = <([u8; 31], [u8; 32])>::deserialize(from)?;
-        let mut bytes = [0; 63];
-        bytes[..31].copy_from_slice(&head);
-        bytes[31..].copy_from_slice(&tail);
-        Ok(bytes)
+    fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        match bytes.split_first() {
+            Some((1, rest)) => rest.try_into().map(Self::Add).map_err(CodecError::new),
+            _ => Ok(Self::Count),
+        }
     }
 }
 
@@ -74,22 +72,22 @@ impl Ask for Count {
     type Reply = u64;
 }
 
-impl From<Count> for Message {
+impl From<Count> for Count64 {
     fn from(_: Count) -> Self {
         Self::Count
     }
 }
 
 impl Actor for Counter {
-    type Message = Message;
+    type Message = Count64;
 
-    async fn receive(&mut self, received: Received<Message>, _: &Hosted) -> Result<(), BoxError> {
+    async fn receive(&mut self, received: Received<Count64>, _: &Hosted) -> Result<(), BoxError> {
         match received.message {
-            Message::Add(bytes) => {
+            Count64::Add(bytes) => {
                 std::hint::black_box(bytes);
                 self.0.fetch_add(1, Ordering::Relaxed);
             }
-            Message::Count => {
+            Count64::Count => {
                 received.reply.answer::<Count>(self.0.load(Ordering::Relaxed)).await?;
             }
         }
@@ -130,13 +128,13 @@ pub(super) fn measure(how_long: Duration) -> Result<Figures, Failure> {
 pub(super) fn peer(place: &Path, how_long: Duration) -> Result<(), Failure> {
     let figures = runtime()?.block_on(async {
         let (cluster, _store) = join(place, "peer").await?;
-        let proxy = cluster.singleton("counter").proxy::<Message>().map_err(broken)?;
+        let proxy = cluster.singleton("counter").proxy::<Count64>().map_err(broken)?;
         let before = proxy.ask(Count).within(PATIENCE).await.map_err(broken)?;
         let began = Instant::now();
         let mut told = 0_u64;
         while began.elapsed() < how_long {
             for _ in 0..1000 {
-                proxy.tell(Message::Add([7; 63])).await.map_err(broken)?;
+                proxy.tell(Count64::Add([7; 63])).await.map_err(broken)?;
             }
             told += 1000;
         }
