@@ -54,9 +54,10 @@ pub struct Seat<N> {
 }
 
 impl<N> Seat<N> {
-    /// Whether it is counted: not while it is only joining, and not when it is down.
+    /// Whether it is counted: not while it is only joining, or leaves before it was up, and not when
+    /// it is down.
     pub(super) fn counts(&self) -> bool {
-        counts(self.status)
+        counts(self.status, self.up_number)
     }
 }
 
@@ -74,7 +75,7 @@ pub struct Converged<N> {
 impl<N: HasAddress> Converged<N> {
     /// Of these members: node, status, up-number and roles.
     pub fn new(members: impl IntoIterator<Item = (N, Status, u64, Roles)>) -> Self {
-        let counted = members.into_iter().filter(|(_, status, ..)| counts(*status));
+        let counted = members.into_iter().filter(|(_, status, age, _)| counts(*status, *age));
         Self { members: counted.map(|(node, _, age, roles)| (node, (age, roles))).collect() }
     }
 }
@@ -187,8 +188,12 @@ fn links(cuts: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
     links
 }
 
-fn counts(status: Status) -> bool {
-    matches!(status, Status::Up | Status::Leaving | Status::Exiting)
+fn counts(status: Status, up_number: u64) -> bool {
+    match status {
+        Status::Up => true,
+        Status::Leaving | Status::Exiting => up_number > 0,
+        Status::Joining | Status::Down => false,
+    }
 }
 
 /// A belief that makes no sense.
