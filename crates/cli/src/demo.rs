@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// What happens when; see below [default: a tour of a minute]
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
-    /// How long it lasts [default: as long as the script]
+    /// How long it lasts [default: as long as the script; until the key q once a key broke something]
     #[arg(long = "for", value_parser = duration::parse, value_name = "DURATION")]
     length: Option<Duration>,
     /// Print the figures of the end as JSON, and what happens to stderr
@@ -96,7 +96,6 @@ async fn run(args: Args) -> Result<ExitCode, Failure> {
         }
         None => Script::parse(TOUR, nodes).map_err(Failure::usage)?,
     };
-    let length = args.length.unwrap_or(script.end);
     let mut signals = Signals::new().map_err(|error| Failure::system("signals", &error))?;
     let directory = Directory::new()?;
     let url = match args.store {
@@ -109,7 +108,8 @@ async fn run(args: Args) -> Result<ExitCode, Failure> {
     timing.check_for(&info)?;
     let (stage, news) = Stage::new(directory, url, ttl, nodes)?;
     let keys = Keys::new().map_err(|error| Failure::system("the terminal", &error))?;
-    let title = Title { store: info.kind, ttl, length, keys: keys.are_there(), phase: None };
+    let title =
+        Title { store: info.kind, ttl, said: args.length, keys: keys.are_there(), phase: None };
     let mut play = Play {
         show: Show::new(stage, script, &timing),
         news,
@@ -156,7 +156,7 @@ impl Play<'_> {
         for number in 0..=self.show.nodes() {
             self.show.stage.start(number).await?;
         }
-        if !self.until(STARTING, |show| show.is_whole()).await? {
+        if !self.until(STARTING, |show, _| show.is_whole()).await? {
             let directory = self.show.stage.keep().display().to_string();
             return Err(Failure::new(
                 exit::SYSTEM,
@@ -166,11 +166,13 @@ impl Play<'_> {
         self.show.began = Some(Moment::now());
         self.show.note(Kind::Other, format!("{} nodes are up", self.show.nodes()));
         self.title.phase = None;
-        let length = self.title.length;
-        self.until(Duration::MAX, |show| show.elapsed(Moment::now()) >= length).await?;
+        self.until(Duration::MAX, |show, title| {
+            title.length(show).is_some_and(|length| show.elapsed(Moment::now()) >= length)
+        })
+        .await?;
         self.title.phase = Some("mending everything, and waiting for jobs that are not done");
         self.show.settle().await;
-        if !self.until(SETTLING, |show| show.jobs.finished).await? {
+        if !self.until(SETTLING, |show, _| show.jobs.finished).await? {
             self.show.note(Kind::Other, "some jobs were not done in the end");
             self.screen.draw(&mut self.show, &self.title);
         }
@@ -182,7 +184,7 @@ impl Play<'_> {
     async fn until(
         &mut self,
         within: Duration,
-        holds: impl Fn(&Show) -> bool,
+        holds: impl Fn(&Show, &Title<'_>) -> bool,
     ) -> Result<bool, Failure> {
         let since = Moment::now();
         let mut ticks = interval(TICK);
@@ -207,7 +209,7 @@ impl Play<'_> {
                     }
                 }
             }
-            if holds(&self.show) {
+            if holds(&self.show, &self.title) {
                 self.screen.draw(&mut self.show, &self.title);
                 return Ok(true);
             }

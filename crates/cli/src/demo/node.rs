@@ -236,6 +236,12 @@ async fn append(args: &Args, hosted: &Hosted) -> String {
         match ledger.write(batch(&mut jobs, first)) {
             Ok(()) => {}
             Err(error) if is_busy(&error) => sleep(AGAIN).await,
+            Err(error @ FenceError::Refused { .. }) => {
+                // The fence knew first; the lease says why in a moment.
+                let refused = failed(&error);
+                let stop = timeout(WHY, hosted.stopping()).await;
+                return stop.map_or(refused, |stop| stop.to_string());
+            }
             Err(error) => return failed(&error),
         }
     }
@@ -267,4 +273,6 @@ fn failed(error: &FenceError) -> String {
 /// How often to look at the view.
 const LOOK: Duration = Duration::from_millis(50);
 const AGAIN: Duration = Duration::from_millis(10);
+/// How long a lease that is over may take to be known to be.
+const WHY: Duration = Duration::from_secs(1);
 const BATCH: usize = 64;

@@ -8,7 +8,7 @@ use tenure_lease::Moment;
 
 use super::keys::rows;
 use super::script::{Action, Target};
-use super::show::{Event, Kind, Show, Summary, called, list, ms, said_sides};
+use super::show::{Event, Kind, Show, Summary, called, list, ms, said_sides, said_token};
 use super::stage::State;
 
 /// Where it is shown.
@@ -62,11 +62,19 @@ impl Drop for Screen {
 pub(super) struct Title<'a> {
     pub(super) store: &'a str,
     pub(super) ttl: Duration,
-    pub(super) length: Duration,
+    /// How long it lasts, if somebody said.
+    pub(super) said: Option<Duration>,
     /// Whether there are keys to press.
     pub(super) keys: bool,
     /// What it is doing, if it is not just going on.
     pub(super) phase: Option<&'a str>,
+}
+
+impl Title<'_> {
+    /// How long it lasts: as was said, or as long as the script while nobody took over from it.
+    pub(super) fn length(&self, show: &Show) -> Option<Duration> {
+        self.said.or((!show.by_hand).then_some(show.script.end))
+    }
 }
 
 fn picture(show: &Show, title: &Title<'_>, now: Moment, rows: usize) -> String {
@@ -100,17 +108,16 @@ fn picture(show: &Show, title: &Title<'_>, now: Moment, rows: usize) -> String {
 }
 
 fn head(show: &Show, title: &Title<'_>, now: Moment) -> Vec<String> {
-    let (elapsed, length) = (minutes(show.elapsed(now)), minutes(title.length));
-    let (store, ttl) = (title.store, title.ttl);
-    let nodes = show.nodes();
+    let elapsed = minutes(show.elapsed(now));
+    let length = title.length(show).map_or(String::new(), |it| format!(" of {}", minutes(it)));
+    let (store, ttl, nodes) = (title.store, title.ttl, show.nodes());
     vec![
         format!(
-            "  {BOLD}tenure demo{PLAIN}   {nodes} processes, one worker · store {store} · ttl {ttl:?}   \
-             {BOLD}{elapsed}{PLAIN} / {length}"
+            "  {BOLD}tenure demo{PLAIN}   {nodes} nodes, one worker · store {store}, ttl {ttl:?}   \
+             {BOLD}{elapsed}{PLAIN}{length}"
         ),
         format!(
-            "  {DIM}Every job of the client is written to a ledger, by one worker at a time, once: \
-             whatever happens to the rest.{PLAIN}"
+            "  {DIM}One node at a time writes the client's jobs to a ledger, each job once.{PLAIN}"
         ),
         String::new(),
     ]
@@ -118,8 +125,8 @@ fn head(show: &Show, title: &Title<'_>, now: Moment) -> Vec<String> {
 
 fn table(show: &Show, now: Moment) -> Vec<String> {
     let mut lines = vec![format!(
-        "  {DIM}{:<8} {:<9} {:<22} {:<22} {}{PLAIN}",
-        "node", "pid", "member", "reachable", "worker"
+        "  {DIM}{:<4} {:<8} {:<18} {:<20} {}{PLAIN}",
+        "node", "pid", "member", "reachable", "works with token"
     )];
     for number in 1..=show.nodes() {
         lines.push(row(show, number, now));
@@ -149,15 +156,15 @@ fn row(show: &Show, number: usize, now: Moment) -> String {
     };
     let holds = show.history.holder(now).filter(|work| work.node == number);
     let mut worker = holds.map_or(String::new(), |work| {
-        let since = now.since(work.started).as_secs_f64();
-        format!("{GREEN}{BOLD}● token {}{PLAIN} {DIM}{since:.0} s{PLAIN}", work.token)
+        let since = now.since(work.started).as_secs();
+        format!("{GREEN}{BOLD}● {}{PLAIN} {DIM}{since} s{PLAIN} ", said_token(work.token))
     });
-    if show.stage.without_store.contains(&number) {
-        let _ = write!(worker, "{YELLOW} no store{PLAIN}");
+    if show.stage.without_store.contains(&number) && show.stage.pid(number).is_some() {
+        let _ = write!(worker, "{YELLOW}no store{PLAIN}");
     }
     let mark = if show.chosen == Target::Node(number) { '›' } else { ' ' };
     format!(
-        " {mark}{number:<8} {pid:<9} {colour}{member:<22}{PLAIN} {reach_colour}{reach:<22}{PLAIN} {worker}"
+        " {mark}{number:<4} {pid:<8} {colour}{member:<18}{PLAIN} {reach_colour}{reach:<20}{PLAIN} {worker}"
     )
 }
 
@@ -218,20 +225,33 @@ fn foot(show: &Show, title: &Title<'_>, now: Moment) -> Vec<String> {
     };
     let mut lines = vec![format!("  {BOLD}{next}{PLAIN}")];
     if title.keys {
+        let key = |key: &str, what: &str| format!("{BOLD}{key}{PLAIN} {what}   ");
         let whom = match show.chosen {
             Target::Node(number) => called(number),
-            _ => "the worker's node".into(),
+            _ => "the worker".into(),
         };
+        let one = [
+            ("k", "kill -9"),
+            ("p", "pause 6 s"),
+            ("c", "cut off"),
+            ("s", "no store"),
+            ("l", "leave"),
+        ];
+        let all = [
+            ("x", "cut in two"),
+            ("a", "store away"),
+            ("h", "heal"),
+            ("r", "restart"),
+            ("q", "end, and sum up"),
+        ];
+        let line =
+            |keys: &[(&str, &str)]| keys.iter().map(|(k, what)| key(k, what)).collect::<String>();
         lines.push(format!(
-            "  {BOLD}k{PLAIN} kill -9  {BOLD}p{PLAIN} pause 6 s  {BOLD}c{PLAIN} cut off  \
-             {BOLD}s{PLAIN} take the store  {BOLD}l{PLAIN} leave: {CYAN}{whom}{PLAIN} \
-             {DIM}(1-{} chooses, 0 the worker's){PLAIN}",
+            "  {CYAN}{whom:<12}{PLAIN} {}{DIM}1-{} 0 whom{PLAIN}",
+            line(&one),
             show.nodes()
         ));
-        lines.push(format!(
-            "  {BOLD}x{PLAIN} cut in two  {BOLD}a{PLAIN} store away from all  {BOLD}h{PLAIN} heal all  \
-             {BOLD}r{PLAIN} restart the gone  {BOLD}q{PLAIN} end and sum up"
-        ));
+        lines.push(format!("  {CYAN}{:<12}{PLAIN} {}", "everybody", line(&all)));
     }
     lines
 }

@@ -142,6 +142,7 @@ impl Show {
             }
             What::Said(Report::Refused { token, fence }) => {
                 self.refused += 1;
+                let (token, fence) = (said_token(token), said_token(fence));
                 let text = format!(
                     "{} wrote with token {token}: refused, the fence is at {fence}",
                     called(from)
@@ -160,6 +161,7 @@ impl Show {
         self.stage.order(0, &Order::Host(Some(node))).await;
         let gap = self.history.failovers(Moment::now()).last().map(|failover| failover.gap);
         let after = gap.map_or(String::new(), |gap| format!(", {} after the last", ms(gap)));
+        let token = said_token(token);
         self.note(Kind::Work, format!("{} works with token {token}{after}", called(from)));
     }
 
@@ -347,6 +349,11 @@ impl Summary {
 /// What people call a process.
 pub(super) fn called(number: usize) -> String {
     if number == 0 { "the client".into() } else { format!("node {number}") }
+}
+
+/// A token as people read it: the step of a worker's is always 0.
+pub(super) fn said_token(token: Token) -> String {
+    token.term.to_string()
 }
 
 /// Sides as a cut is written.
