@@ -25,12 +25,10 @@ impl Keys {
         raw.c_lflag &= !(libc::ICANON | libc::ECHO);
         set(&raw)?;
         std::thread::spawn(move || {
-            for key in io::stdin().bytes() {
-                match key {
-                    Ok(key) if sender.blocking_send(key).is_ok() => {}
-                    _ => return,
-                }
-            }
+            let mut key = [0];
+            while let Ok(1) = io::stdin().read(&mut key)
+                && sender.blocking_send(key[0]).is_ok()
+            {}
         });
         Ok(Self { before: Some(before), pressed })
     }

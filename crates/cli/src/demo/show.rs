@@ -358,7 +358,7 @@ pub(super) fn said_token(token: Token) -> String {
 
 /// Sides as a cut is written.
 pub(super) fn said_sides(sides: &[Vec<usize>]) -> String {
-    sides.iter().map(|side| list(side)).collect::<Vec<_>>().join(" | ")
+    sides.iter().map(list).collect::<Vec<_>>().join(" | ")
 }
 
 pub(super) fn list<'a>(numbers: impl IntoIterator<Item = &'a usize>) -> String {
