@@ -10,7 +10,6 @@ mod outage;
 mod screen;
 mod script;
 mod show;
-mod singleton;
 mod stage;
 mod wire;
 
@@ -192,7 +191,7 @@ impl Play<'_> {
         let mut drawn = 0;
         loop {
             tokio::select! {
-                Some(news) = self.news.recv() => self.show.hear(news).await,
+                Some(news) = self.news.recv() => self.show.hear(news).await?,
                 key = self.keys.next() => {
                     if key == b'q' {
                         return Ok(true);
@@ -274,8 +273,10 @@ const WORKER: &str = "worker";
 const LEASE: &str = "demo.ledger";
 const FORMATION: &str = "demo.formation";
 const ARBITRATION: &str = "demo.arbitration";
-/// The database, and the worker's receiver.
-const LEDGER: &str = "ledger.db";
+/// The singleton.
+const LEDGER: &str = "ledger";
+/// Its database.
+const DATABASE: &str = "ledger.db";
 const CERTS: &str = "certs";
 const TTL: Duration = Duration::from_secs(3);
 /// Twice the ttl.

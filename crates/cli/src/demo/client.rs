@@ -4,24 +4,21 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use tenure_cluster::Cluster;
 use tenure_cluster::messaging::reliable::ReliableSender;
-use tenure_cluster::{Cluster, Node};
+use tenure_singleton::{BoxError, Singletons as _};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::LEDGER;
 use super::wire::{Report, say};
+use super::{LEDGER, WORKER};
 
 /// Sends jobs until it is told to finish, and reports how far they are.
-pub(super) async fn run(
-    cluster: &Cluster,
-    hosts: watch::Receiver<Option<Node>>,
-    mut finish: watch::Receiver<bool>,
-) {
+pub(super) async fn run(cluster: &Cluster, mut finish: watch::Receiver<bool>) {
     if let Err(error) = cluster.up().await {
         return say(&Report::Trouble(error.to_string()));
     }
-    let jobs = match cluster.reliable::<u64>("client", LEDGER, hosts) {
+    let jobs = match open(cluster) {
         Ok(jobs) => jobs,
         Err(error) => return say(&Report::Trouble(error.to_string())),
     };
@@ -61,6 +58,12 @@ pub(super) async fn run(
         () = telling => {}
     }
     std::future::pending().await
+}
+
+/// The way to the worker, wherever it is.
+fn open(cluster: &Cluster) -> Result<ReliableSender<u64>, BoxError> {
+    let worker = cluster.singleton(LEDGER).role(WORKER).proxy::<u64>()?;
+    Ok(worker.reliable("client")?)
 }
 
 /// A job every so often; while too many are not done it waits.

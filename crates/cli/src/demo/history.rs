@@ -120,7 +120,13 @@ impl History {
         let works = self.in_order();
         let mut idle_since = works.first().map_or(now, |work| self.end(work, now));
         let mut failovers = Vec::new();
+        let mut last = works.first().map(|work| work.token);
         for work in works.into_iter().skip(1) {
+            // The same tenure, begun anew.
+            if last.replace(work.token) == Some(work.token) {
+                idle_since = idle_since.max(self.end(work, now));
+                continue;
+            }
             let cause = self.faults.iter().rev().find(|(at, _)| *at <= idle_since + MEANWHILE);
             failovers.push(Failover {
                 gap: work.started.since(idle_since),

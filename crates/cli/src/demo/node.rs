@@ -5,25 +5,28 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_cluster::downing::{LeaseMajority, Strategy};
 use tenure_cluster::messaging::reliable::ReliableReceiver;
 use tenure_cluster::transport::Switch;
-use tenure_cluster::{Address, Cluster, Node, Settings};
-use tenure_lease::Store;
+use tenure_cluster::{Address, Cluster, Ending, Node, Settings};
 use tenure_lease::fence::FenceError;
+use tenure_lease::{Lease, Store, Token};
+use tenure_singleton::{BoxError, Hosted, Singletons as _, StopReason};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::ledger::{Ledger, is_busy};
 use super::outage::Outage;
-use super::singleton::{self, Hosted, Stop};
-use super::wire::{Order, Report, Seen, now, say};
-use super::{ARBITRATION, CERTS, CLUSTER, FORMATION, LEASE, LEDGER, WORKER, client, name};
+use super::wire::{DECLARED_DOWN, Order, Report, Seen, now, say};
+use super::{
+    ARBITRATION, CERTS, CLUSTER, DATABASE, FORMATION, LEASE, LEDGER, WORKER, client, name,
+};
 use crate::duration;
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 use crate::store::StoreArgs;
 
 /// What a process is started with.
@@ -60,44 +63,61 @@ async fn run(args: &Args) -> Result<ExitCode, Failure> {
     let store = Store::new(outage.clone());
     let switch = Switch::default();
     let settings = settings(args, &store, &switch);
-    let cluster = Cluster::start(settings).map_err(|error| Failure::new(1, error.to_string()))?;
-    let (host, hosts) = watch::channel(None);
+    let failed = |error: &dyn std::fmt::Display| Failure::new(exit::SYSTEM, error.to_string());
+    let cluster = Cluster::start(settings).map_err(|error| failed(&error))?;
     let finish = watch::Sender::new(false);
+    let worker = Worker {
+        ledger: args.directory.join(DATABASE),
+        number: args.number,
+        busy: Arc::new(watch::Sender::new(false)),
+    };
+    if args.number > 0 {
+        let (lease, work) = (lease(args, &store, LEASE), worker.clone());
+        cluster
+            .singleton(LEDGER)
+            .lease(lease)
+            .role(WORKER)
+            .run(move |hosted| work.clone().work(hosted))
+            .map_err(|error| failed(&error))?;
+    }
     let orders = Orders {
         lines: BufReader::new(tokio::io::stdin()).lines(),
         cluster: &cluster,
         switch,
         outage,
-        host,
         finish: finish.clone(),
     };
-    let live = async {
+    let client = async {
         match args.number {
-            0 => client::run(&cluster, hosts, finish.subscribe()).await,
-            _ => hosting(args, &cluster, &store).await,
+            0 => client::run(&cluster, finish.subscribe()).await,
+            _ => std::future::pending().await,
         }
     };
     tokio::select! {
-        () = orders.follow() => {}
+        () = orders.follow() => return Ok(ExitCode::SUCCESS),
         () = views(args, &cluster) => {}
-        ending = cluster.ended() => {
-            // A node that left still tells that its worker has stopped, which was before.
-            tracing::info!("out of the cluster: {ending}");
-        }
-        () = live => {}
+        () = client => {}
+        ending = cluster.ended() => tracing::info!("out of the cluster: {ending}"),
     }
-    Ok(ExitCode::SUCCESS)
+    worker.has_ended().await;
+    Ok(match cluster.ended().await {
+        Ending::Left => ExitCode::SUCCESS,
+        _ => ExitCode::from(DECLARED_DOWN),
+    })
+}
+
+fn lease(args: &Args, store: &Store, of: &str) -> Lease {
+    store.lease(of).ttl(args.ttl).owner(name(args.number))
 }
 
 fn settings(args: &Args, store: &Store, switch: &Switch) -> Settings {
     let name = name(args.number);
-    let lease = |of: &str| store.lease(of).ttl(args.ttl).owner(&name);
     let mut settings = Settings::new(CLUSTER)
         .name(&name)
         .address(args.addresses[args.number].clone())
         .identity(args.directory.join(CERTS).join(&name))
-        .formation(lease(FORMATION))
-        .arbitration(lease(ARBITRATION))
+        .formation(lease(args, store, FORMATION))
+        .arbitration(lease(args, store, ARBITRATION))
         .downing(Strategy::LeaseMajority(LeaseMajority {
             role: Some(WORKER.into()),
             ..LeaseMajority::default()
@@ -105,7 +125,8 @@ fn settings(args: &Args, store: &Store, switch: &Switch) -> Settings {
     if args.number > 0 {
         settings = settings.role(WORKER);
     }
-    settings.rejoin = true;
+    // Only the client comes back by itself, to go on with its jobs.
+    settings.rejoin = args.number == 0;
     settings.membership.heartbeat_interval = Duration::from_millis(250);
     settings.membership.acceptable_pause = Duration::from_secs(1);
     settings.membership.gossip_interval = Duration::from_millis(250);
@@ -124,7 +145,6 @@ struct Orders<'a> {
     cluster: &'a Cluster,
     switch: Switch,
     outage: Outage,
-    host: watch::Sender<Option<Node>>,
     finish: watch::Sender<bool>,
 }
 
@@ -135,7 +155,6 @@ impl Orders<'_> {
             match serde_json::from_str(&line) {
                 Ok(Order::Cut(from)) => self.switch.cut(from),
                 Ok(Order::Store { answers }) => self.outage.set(answers),
-                Ok(Order::Host(node)) => drop(self.host.send_replace(node)),
                 Ok(Order::Finish) => drop(self.finish.send_replace(true)),
                 Ok(Order::Leave) => return self.cluster.leave().await,
                 Err(error) => say(&Report::Trouble(format!("no order: {line}: {error}"))),
@@ -170,80 +189,99 @@ fn view(args: &Args, cluster: &Cluster) -> Report {
     Report::View { up, members: view.members().filter_map(seen).collect() }
 }
 
-/// Contends for the worker's place, and does its work.
-async fn hosting(args: &Args, cluster: &Cluster, store: &Store) {
-    let lease = store.lease(LEASE).ttl(args.ttl).owner(name(args.number));
-    let hosted = singleton::host(cluster, lease, |hosted| work(args, hosted)).await;
-    if let Err(error) = hosted {
-        say(&Report::Trouble(format!("{} cannot contend: {error}", name(args.number))));
-    }
-    std::future::pending().await
+/// Who appends jobs to the ledger, on this node.
+#[derive(Clone)]
+struct Worker {
+    ledger: PathBuf,
+    number: usize,
+    busy: Arc<watch::Sender<bool>>,
 }
 
-/// One tenure's work, from before the first thing that it does until after the last.
-async fn work(args: &Args, hosted: Hosted) {
-    let token = hosted.token();
-    say(&Report::Started { token, node: hosted.cluster().me(), at: now() });
-    let mut activity = Activity { token, why: "dropped".into() };
-    activity.why = append(args, &hosted).await;
+impl Worker {
+    /// One tenure's work, from before the first thing that it does until after the last.
+    async fn work(self, hosted: Hosted) -> Result<(), BoxError> {
+        let token = hosted.token();
+        say(&Report::Started { token, at: now() });
+        self.busy.send_replace(true);
+        let mut activity = Activity { token, why: "dropped".into(), busy: self.busy.clone() };
+        activity.why = self.append(&hosted).await;
+        Ok(())
+    }
+
+    /// Appends jobs to the ledger until it must stop, and says why it did.
+    async fn append(&self, hosted: &Hosted) -> String {
+        let mut ledger = loop {
+            match Ledger::open(&self.ledger, self.number, hosted.token()) {
+                Ok(ledger) => break ledger,
+                Err(error) if is_busy(&error) => {}
+                Err(error) => return failed(&error),
+            }
+            if let Ok(stop) = timeout(AGAIN, hosted.stopping()).await {
+                return said(&stop);
+            }
+        };
+        let mut jobs = match hosted.reliable_receiver::<u64>() {
+            Ok(jobs) => jobs,
+            Err(error) => return error.to_string(),
+        };
+        loop {
+            let first = tokio::select! {
+                biased;
+                stop = hosted.stopping() => {
+                    if let StopReason::LeaseLost(_) = stop
+                        && let Err(error @ FenceError::Refused { .. }) = ledger.write_without_looking()
+                    {
+                        failed(&error);
+                    }
+                    return said(&stop);
+                }
+                first = jobs.recv() => first,
+            };
+            let Some(first) = first else {
+                return said(&hosted.stopping().await); // This node is out of the cluster.
+            };
+            match ledger.write(batch(&mut jobs, first)) {
+                Ok(()) => {}
+                Err(error) if is_busy(&error) => sleep(AGAIN).await,
+                Err(error @ FenceError::Refused { .. }) => {
+                    // The fence knew first; the lease says why in a moment.
+                    let refused = failed(&error);
+                    let stop = timeout(WHY, hosted.stopping()).await;
+                    return stop.map_or(refused, |stop| said(&stop));
+                }
+                Err(error) => return failed(&error),
+            }
+        }
+    }
+
+    /// Waits until nothing goes on here any more, and its lease was given back.
+    async fn has_ended(&self) {
+        let mut busy = self.busy.subscribe();
+        let _ = timeout(ENDING, busy.wait_for(|busy| !*busy)).await;
+        sleep(GIVING_BACK).await;
+    }
+}
+
+/// Why it stops, in a word or two.
+fn said(stop: &StopReason) -> String {
+    match stop {
+        StopReason::LeaseLost(loss) => loss.to_string(),
+        StopReason::HandOver(_) => "it goes home to an older node".into(),
+        stop => stop.to_string(),
+    }
 }
 
 /// Says that the work has ended, however it does.
 struct Activity {
-    token: tenure_lease::Token,
+    token: Token,
     why: String,
+    busy: Arc<watch::Sender<bool>>,
 }
 
 impl Drop for Activity {
     fn drop(&mut self) {
         say(&Report::Stopped { token: self.token, why: std::mem::take(&mut self.why), at: now() });
-    }
-}
-
-/// Appends jobs to the ledger until it must stop, and says why it did.
-async fn append(args: &Args, hosted: &Hosted) -> String {
-    let path = args.directory.join(LEDGER);
-    let mut ledger = loop {
-        match Ledger::open(&path, args.number, hosted.token()) {
-            Ok(ledger) => break ledger,
-            Err(error) if is_busy(&error) => {}
-            Err(error) => return failed(&error),
-        }
-        if let Ok(stop) = timeout(AGAIN, hosted.stopping()).await {
-            return stop.to_string();
-        }
-    };
-    let mut jobs = match hosted.cluster().reliable_receiver::<u64>(LEDGER) {
-        Ok(jobs) => jobs,
-        Err(error) => return error.to_string(),
-    };
-    loop {
-        let first = tokio::select! {
-            biased;
-            stop = hosted.stopping() => {
-                if let Stop::Lost(_) = stop
-                    && let Err(error @ FenceError::Refused { .. }) = ledger.write_without_looking()
-                {
-                    failed(&error);
-                }
-                return stop.to_string();
-            }
-            first = jobs.recv() => first,
-        };
-        let Some(first) = first else {
-            return "out of the cluster".into();
-        };
-        match ledger.write(batch(&mut jobs, first)) {
-            Ok(()) => {}
-            Err(error) if is_busy(&error) => sleep(AGAIN).await,
-            Err(error @ FenceError::Refused { .. }) => {
-                // The fence knew first; the lease says why in a moment.
-                let refused = failed(&error);
-                let stop = timeout(WHY, hosted.stopping()).await;
-                return stop.map_or(refused, |stop| stop.to_string());
-            }
-            Err(error) => return failed(&error),
-        }
+        self.busy.send_replace(false);
     }
 }
 
@@ -275,4 +313,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const AGAIN: Duration = Duration::from_millis(10);
 /// How long a lease that is over may take to be known to be.
 const WHY: Duration = Duration::from_secs(1);
+/// How long the worker may take to end when the node is out of the cluster.
+const ENDING: Duration = Duration::from_secs(2);
+/// And its lease to be given back.
+const GIVING_BACK: Duration = Duration::from_millis(300);
 const BATCH: usize = 64;

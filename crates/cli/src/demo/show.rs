@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure_cluster::Node;
 use tenure_lease::{Moment, Settings, Token};
 
 use super::history::{History, middle_and_longest};
@@ -115,16 +114,21 @@ impl Show {
     }
 
     /// Takes in what came from a process.
-    pub(super) async fn hear(&mut self, news: News) {
+    pub(super) async fn hear(&mut self, news: News) -> Result<(), Failure> {
         let from = news.from;
         match news.what {
-            What::Ended(at) => {
+            What::Ended { at, declared_down } => {
                 self.history.died(from, at);
                 self.views.remove(&from);
-                if self.stage.actors[from].state == State::Runs {
+                let alone = self.stage.actors[from].state == State::Runs;
+                self.stage.ended(from);
+                if alone && declared_down {
+                    let text = format!("{} was declared down, and is started again", called(from));
+                    self.note(Kind::Other, text);
+                    self.stage.start(from).await?;
+                } else if alone {
                     self.note(Kind::Other, format!("{} has ended by itself", called(from)));
                 }
-                self.stage.ended(from);
             }
             What::Said(Report::View { up, members }) => {
                 let before = self.views.insert(from, (up, members));
@@ -133,8 +137,8 @@ impl Show {
                     self.note(Kind::Other, format!("{} {word}", called(from)));
                 }
             }
-            What::Said(Report::Started { token, node, at }) => {
-                self.started(from, token, node, Moment::from_nanos(at)).await;
+            What::Said(Report::Started { token, at }) => {
+                self.started(from, token, Moment::from_nanos(at));
             }
             What::Said(Report::Stopped { token, why, at }) => {
                 self.history.stopped(from, token, Moment::from_nanos(at));
@@ -154,11 +158,11 @@ impl Show {
             }
             What::Said(Report::Trouble(text)) => self.note(Kind::Other, text),
         }
+        Ok(())
     }
 
-    async fn started(&mut self, from: usize, token: Token, node: Node, at: Moment) {
+    fn started(&mut self, from: usize, token: Token, at: Moment) {
         self.history.started(from, token, at);
-        self.stage.order(0, &Order::Host(Some(node))).await;
         let gap = self.history.failovers(Moment::now()).last().map(|failover| failover.gap);
         let after = gap.map_or(String::new(), |gap| format!(", {} after the last", ms(gap)));
         let token = said_token(token);

@@ -14,8 +14,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
 
-use super::wire::{Order, Report};
-use super::{CERTS, CLUSTER, LEDGER, PROCESS, name};
+use super::wire::{DECLARED_DOWN, Order, Report};
+use super::{CERTS, CLUSTER, DATABASE, PROCESS, name};
 use crate::exit::Failure;
 use crate::run::PidFd;
 
@@ -66,7 +66,11 @@ pub(super) struct News {
 pub(super) enum What {
     Said(Report),
     /// It has ended, at about that moment.
-    Ended(Moment),
+    Ended {
+        at: Moment,
+        /// Because the others declared it down: whoever looks after such processes starts it again.
+        declared_down: bool,
+    },
 }
 
 impl Stage {
@@ -93,7 +97,7 @@ impl Stage {
     }
 
     pub(super) fn ledger(&self) -> PathBuf {
-        self.directory.path().join(LEDGER)
+        self.directory.path().join(DATABASE)
     }
 
     /// Keeps the directory, for who wants to know what went wrong.
@@ -253,8 +257,10 @@ async fn listen(from: usize, mut child: Child, words: ChildStdout, news: mpsc::S
             return;
         }
     }
-    let _ = child.wait().await;
-    let _ = news.send(News { from, what: What::Ended(Moment::now()) }).await;
+    let status = child.wait().await;
+    let declared_down = status.is_ok_and(|it| it.code() == Some(i32::from(DECLARED_DOWN)));
+    let what = What::Ended { at: Moment::now(), declared_down };
+    let _ = news.send(News { from, what }).await;
 }
 
 /// Whether a stop signal has had its effect on every thread of a process.

@@ -2,7 +2,7 @@
 //! stdin and speaks on stdout.
 
 use serde::{Deserialize, Serialize};
-use tenure_cluster::{Address, Node, Status};
+use tenure_cluster::{Address, Status};
 use tenure_lease::{Moment, Token};
 
 /// What a process is told to do.
@@ -18,8 +18,6 @@ pub(super) enum Order {
     },
     /// Leave the cluster and end.
     Leave,
-    /// Where the worker is, for the client.
-    Host(Option<Node>),
     /// Send no more jobs; wait until all are done.
     Finish,
 }
@@ -36,7 +34,7 @@ pub(super) enum Report {
         members: Vec<Seen>,
     },
     /// The worker begins here; said before it does anything.
-    Started { token: Token, node: Node, at: u64 },
+    Started { token: Token, at: u64 },
     /// The worker has ended here; said after the last thing that it did.
     Stopped { token: Token, why: String, at: u64 },
     /// The fence refused a write.
@@ -70,3 +68,6 @@ pub(super) fn say(report: &Report) {
 pub(super) fn now() -> u64 {
     Moment::now().as_nanos()
 }
+
+/// How a process ends that was declared down.
+pub(super) const DECLARED_DOWN: u8 = 79;
