@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure_cluster::Cluster;
 use tenure_cluster::messaging::reliable::ReliableSender;
-use tenure_singleton::{BoxError, Singletons as _};
+use tenure_singleton::{BoxError, Proxy, Singletons as _};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -18,8 +18,8 @@ pub(super) async fn run(cluster: &Cluster, mut finish: watch::Receiver<bool>) {
     if let Err(error) = cluster.up().await {
         return say(&Report::Trouble(error.to_string()));
     }
-    let jobs = match open(cluster) {
-        Ok(jobs) => jobs,
+    let (_worker, jobs) = match open(cluster) {
+        Ok(open) => open,
         Err(error) => return say(&Report::Trouble(error.to_string())),
     };
     let (sent, acknowledged) = (Cell::new(0), Cell::new(0));
@@ -60,10 +60,11 @@ pub(super) async fn run(cluster: &Cluster, mut finish: watch::Receiver<bool>) {
     std::future::pending().await
 }
 
-/// The way to the worker, wherever it is.
-fn open(cluster: &Cluster) -> Result<ReliableSender<u64>, BoxError> {
+/// The way to the worker, wherever it is; the proxy finds it for as long as it is kept.
+fn open(cluster: &Cluster) -> Result<(Proxy<u64>, ReliableSender<u64>), BoxError> {
     let worker = cluster.singleton(LEDGER).role(WORKER).proxy::<u64>()?;
-    Ok(worker.reliable("client")?)
+    let jobs = worker.reliable("client")?;
+    Ok((worker, jobs))
 }
 
 /// A job every so often; while too many are not done it waits.
