@@ -131,12 +131,16 @@ async fn run(args: Args) -> Result<ExitCode, Failure> {
         true => output::json(&summary)?,
         false => screen::print(&summary, &show),
     }
-    if summary.is_clean() {
-        return Ok(ExitCode::SUCCESS);
+    let (clean, finished) = (summary.is_clean(), show.jobs.finished);
+    if !clean || !finished {
+        let what = match clean {
+            false => "something happened that must not",
+            true => "not every job was done within a while after all was mended",
+        };
+        let directory = show.stage.keep().display();
+        eprintln!("tenure: {what}; logs and ledger are in {directory}");
     }
-    let directory = show.stage.keep().display();
-    eprintln!("tenure: something happened that must not; logs and ledger are in {directory}");
-    Ok(ExitCode::FAILURE)
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// A show, and who looks at it.
@@ -171,10 +175,7 @@ impl Play<'_> {
         .await?;
         self.title.phase = Some("mending everything, and waiting for jobs that are not done");
         self.show.settle().await;
-        if !self.until(SETTLING, |show, _| show.jobs.finished).await? {
-            self.show.note(Kind::Other, "some jobs were not done in the end");
-            self.screen.draw(&mut self.show, &self.title);
-        }
+        self.until(SETTLING, |show, _| show.jobs.finished).await?;
         self.show.end_all();
         Ok(None)
     }

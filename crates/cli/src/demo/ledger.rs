@@ -176,10 +176,10 @@ mod tests {
     fn the_audit_finds_what_must_not_be() {
         let file = File::new("audit");
         let database = connect(&file.path()).unwrap();
-        for (job, term) in
-            [(None, 7), (Some(1), 7), (Some(2), 7), (None, 8), (Some(2), 8), (Some(4), 7)]
-        {
-            database.execute(INSERT, params![JOB, job as Option<u64>, term, 1]).unwrap();
+        let rows: [(Option<u64>, u64); 6] =
+            [(None, 7), (Some(1), 7), (Some(2), 7), (None, 8), (Some(2), 8), (Some(4), 7)];
+        for (job, term) in rows {
+            database.execute(INSERT, params![JOB, job, term, 1]).unwrap();
         }
         let expected = Audit { stale: 1, lost: 1, twice: 1 };
         assert_eq!(Audit::of(&file.path(), 4).unwrap(), expected);
