@@ -174,7 +174,7 @@ impl Play<'_> {
         })
         .await?;
         self.title.phase = Some("mending everything, and waiting for jobs that are not done");
-        self.show.settle().await;
+        self.show.settle().await?;
         self.until(SETTLING, |show, _| show.jobs.finished).await?;
         self.show.end_all();
         Ok(None)

@@ -286,7 +286,7 @@ impl Show {
     }
 
     /// Mends everything, and has the client wait for what is not done.
-    pub(super) async fn settle(&mut self) {
+    pub(super) async fn settle(&mut self) -> Result<(), Failure> {
         for number in 1..=self.nodes() {
             if matches!(self.stage.actors[number].state, State::Paused(_)) {
                 self.resume(number);
@@ -294,7 +294,9 @@ impl Show {
         }
         self.stage.cut(Vec::new()).await;
         self.stage.take_store_from(BTreeSet::new()).await;
+        self.act(&Action::Restart(Vec::new())).await?;
         self.stage.order(0, &Order::Finish).await;
+        Ok(())
     }
 
     /// Ends all processes, without marking their deaths as anything that was done to the cluster.
