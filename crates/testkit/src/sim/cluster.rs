@@ -27,6 +27,7 @@ mod forming;
 mod invariants;
 mod look;
 mod network;
+mod plan;
 mod process;
 mod queue;
 mod run;
@@ -42,9 +43,10 @@ use std::time::Duration;
 use tenure_cluster::MembershipSettings;
 use tenure_cluster::downing::Strategy;
 
-pub use campaign::{COVERAGE, Fault, Outcome, Plan, run};
+pub use campaign::{COVERAGE, Outcome, run};
 pub use invariants::Violation;
 pub use network::Weather;
+pub use plan::{Fault, Plan};
 pub use splits::{SPLIT_COVERAGE, run_splits};
 pub use world::Sim;
 
