@@ -471,6 +471,36 @@ async fn no_lease_path() {
     assert_eq!(book.starts.load(SeqCst), 3);
 }
 
+/// Each host in turn leaves and comes back at its address; the next one leaves a second after that. With
+/// a lease and without one; `TENURE_ROUNDS=50` for many.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rolling_restart_on_fixed_addresses() {
+    let rounds = std::env::var("TENURE_ROUNDS").map_or(3, |count| count.parse().unwrap());
+    for leased in [false, true] {
+        let mut world = World::new(3).await;
+        let book = Arc::<Book>::default();
+        let start = |world: &World, cluster: &Cluster| {
+            let mut singleton = cluster.singleton("cron");
+            if leased {
+                singleton = singleton.lease(world.lease());
+            }
+            singleton.start(counter(&book, Duration::from_millis(300))).unwrap()
+        };
+        let _proxies: Vec<_> = world.clusters.iter().map(|it| start(&world, it)).collect();
+        for round in 0..rounds {
+            until(|| book.host() == Some(address(&world.clusters[0]))).await;
+            let leaving = world.clusters.remove(0);
+            soon(leaving.leave()).await;
+            let again = world.join(&address(&leaving), &[]).await;
+            start(&world, &again);
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(book.overlaps.load(SeqCst), 0, "round {round}, leased: {leased}");
+        }
+        assert_eq!(book.starts.load(SeqCst), rounds + 1);
+        world.end().await;
+    }
+}
+
 /// A node without the role never hosts it, and finds it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn roles() {

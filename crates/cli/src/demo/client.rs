@@ -10,7 +10,7 @@ use tenure_singleton::{BoxError, Proxy, Singletons as _};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::wire::{Report, say};
+use super::wire::{Report, now, say};
 use super::{LEDGER, WORKER};
 
 /// Sends jobs until it is told to finish, and reports how far they are.
@@ -38,10 +38,15 @@ pub(super) async fn run(cluster: &Cluster, mut finish: watch::Receiver<bool>) {
         }
     };
     let counting = async {
-        let mut next = 1;
+        let (mut next, mut heard) = (1, None);
         while jobs.done(next).await.is_ok() {
             acknowledged.set(next);
             next += 1;
+            let to = now();
+            let from = heard.replace(to).unwrap_or(to);
+            if to - from > SILENCE.as_nanos() as u64 {
+                say(&Report::Silence { from, to });
+            }
         }
         std::future::pending().await
     };
@@ -85,4 +90,6 @@ async fn send(jobs: &ReliableSender<u64>, sent: &Cell<u64>) {
 }
 
 const PACE: Duration = Duration::from_millis(5);
+/// Longer than it usually takes.
+const SILENCE: Duration = Duration::from_millis(10);
 const TELL: Duration = Duration::from_millis(100);

@@ -10,6 +10,7 @@ use tenure_lease::{Moment, Settings, Token};
 pub(super) struct History {
     tenures: Vec<Work>,
     pauses: Vec<Pause>,
+    silences: Vec<(Moment, Moment)>,
     faults: Vec<(Moment, String)>,
     /// A process that stood still for this long may have lost its lease meanwhile: then it is a
     /// zombie when it goes on, whose writes a fence must refuse, and not at work.
@@ -38,6 +39,8 @@ struct Pause {
 pub(super) struct Failover {
     /// From the end of the work until it began again.
     pub(super) gap: Duration,
+    /// The longest time around it in which the client heard of no job being done.
+    pub(super) silence: Duration,
     /// Where.
     pub(super) node: usize,
     /// What was done before the work ended.
@@ -50,6 +53,7 @@ impl History {
         Self {
             tenures: Vec::new(),
             pauses: Vec::new(),
+            silences: Vec::new(),
             faults: Vec::new(),
             beyond: timing.ttl - timing.margin - timing.renew_interval,
         }
@@ -82,6 +86,11 @@ impl History {
         for pause in self.pauses.iter_mut().filter(|pause| pause.node == node) {
             pause.to.get_or_insert(at);
         }
+    }
+
+    /// The client heard nothing for so long.
+    pub(super) fn silence(&mut self, from: Moment, to: Moment) {
+        self.silences.push((from, to));
     }
 
     /// Something was done to the cluster.
@@ -130,12 +139,19 @@ impl History {
             let cause = self.faults.iter().rev().find(|(at, _)| *at <= idle_since + MEANWHILE);
             failovers.push(Failover {
                 gap: work.started.since(idle_since),
+                silence: self.longest_silence(idle_since, work.started),
                 node: work.node,
                 cause: cause.map_or("by itself".into(), |(_, what)| what.clone()),
             });
             idle_since = idle_since.max(self.end(work, now));
         }
         failovers
+    }
+
+    /// Of those that have something in common with this time, or follow it at once.
+    fn longest_silence(&self, from: Moment, to: Moment) -> Duration {
+        let around = self.silences.iter().filter(|it| it.1 >= from && it.0 <= to + MEANWHILE);
+        around.map(|(from, to)| to.since(*from)).max().unwrap_or_default()
     }
 
     /// How many times two were at work at once.
@@ -149,11 +165,11 @@ impl History {
 }
 
 /// The middle one, and the longest.
-pub(super) fn middle_and_longest(failovers: &[Failover]) -> (Duration, Duration) {
-    let mut gaps: Vec<Duration> = failovers.iter().map(|failover| failover.gap).collect();
-    gaps.sort_unstable();
-    let middle = gaps.get(gaps.len() / 2).copied().unwrap_or_default();
-    (middle, gaps.last().copied().unwrap_or_default())
+pub(super) fn middle_and_longest(times: impl Iterator<Item = Duration>) -> (Duration, Duration) {
+    let mut times: Vec<Duration> = times.collect();
+    times.sort_unstable();
+    let middle = times.get(times.len() / 2).copied().unwrap_or_default();
+    (middle, times.last().copied().unwrap_or_default())
 }
 
 /// A fault is noted when it is done, which may be a moment after it had its effect.
@@ -195,9 +211,25 @@ mod tests {
         assert_eq!(history.overlaps(at(9000)), 0);
         let causes: Vec<_> = history.failovers(at(9000)).into_iter().map(|f| f.cause).collect();
         assert_eq!(causes, ["leave 1", "kill 2"]);
-        let (middle, longest) = middle_and_longest(&history.failovers(at(9000)));
+        let gaps = history.failovers(at(9000)).into_iter().map(|failover| failover.gap);
+        let (middle, longest) = middle_and_longest(gaps);
         assert_eq!((middle.as_millis(), longest.as_millis()), (1000, 1000));
-        assert_eq!(middle_and_longest(&[]), (Duration::ZERO, Duration::ZERO));
+        assert_eq!(middle_and_longest(std::iter::empty()), (Duration::ZERO, Duration::ZERO));
+    }
+
+    #[test]
+    fn a_silence_belongs_to_the_failover_around_which_it_is() {
+        let mut history = history();
+        history.started(1, token(7), at(1000));
+        history.silence(at(1500), at(1900));
+        history.stopped(1, token(7), at(3000));
+        history.started(2, token(8), at(3010));
+        history.silence(at(2990), at(3030));
+        history.stopped(2, token(8), at(5000));
+        history.started(3, token(9), at(5010));
+        let silences: Vec<_> =
+            history.failovers(at(9000)).iter().map(|it| it.silence.as_millis()).collect();
+        assert_eq!(silences, [40, 0]);
     }
 
     #[test]

@@ -283,12 +283,15 @@ pub(super) fn print(summary: &Summary, show: &Show) {
         text,
         "
   failovers             {:<8} gap p50 {} ms, max {} ms
+  silence at the client {:<8} max {} ms
   two at once           {}
   stale writes accepted {:<8} refused {}
   jobs acknowledged     {:<8} lost {}, done twice {}",
         summary.failovers,
         summary.gap_ms_p50,
         summary.gap_ms_max,
+        format!("p50 {} ms,", summary.silence_ms_p50),
+        summary.silence_ms_max,
         summary.overlaps,
         summary.stale_writes_accepted,
         summary.stale_writes_refused,

@@ -156,6 +156,9 @@ impl Show {
             What::Said(Report::Jobs { sent, acknowledged, finished }) => {
                 self.jobs = Jobs { sent, acknowledged, finished };
             }
+            What::Said(Report::Silence { from, to }) => {
+                self.history.silence(Moment::from_nanos(from), Moment::from_nanos(to));
+            }
             What::Said(Report::Trouble(text)) => self.note(Kind::Other, text),
         }
         Ok(())
@@ -313,11 +316,14 @@ impl Show {
         let audit = Audit::of(&self.stage.ledger(), self.jobs.acknowledged)
             .map_err(|error| Failure::new(exit::SYSTEM, format!("the ledger: {error}")))?;
         let failovers = self.history.failovers(now);
-        let (middle, longest) = middle_and_longest(&failovers);
+        let (middle, longest) = middle_and_longest(failovers.iter().map(|it| it.gap));
+        let silences = middle_and_longest(failovers.iter().map(|it| it.silence));
         Ok(Summary {
             failovers: failovers.len(),
             gap_ms_p50: millis(middle),
             gap_ms_max: millis(longest),
+            silence_ms_p50: millis(silences.0),
+            silence_ms_max: millis(silences.1),
             overlaps: self.history.overlaps(now),
             stale_writes_accepted: audit.stale,
             stale_writes_refused: self.refused,
@@ -334,6 +340,8 @@ pub(super) struct Summary {
     pub(super) failovers: usize,
     pub(super) gap_ms_p50: f64,
     pub(super) gap_ms_max: f64,
+    pub(super) silence_ms_p50: f64,
+    pub(super) silence_ms_max: f64,
     pub(super) overlaps: usize,
     pub(super) stale_writes_accepted: u64,
     pub(super) stale_writes_refused: u64,

@@ -41,6 +41,8 @@ pub(super) enum Report {
     Refused { token: Token, fence: Token },
     /// How far the client is; in the end, that it is done.
     Jobs { sent: u64, acknowledged: u64, finished: bool },
+    /// The client heard of no job being done for a while.
+    Silence { from: u64, to: u64 },
     /// Something to show as it is.
     Trouble(String),
 }
