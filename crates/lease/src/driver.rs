@@ -6,6 +6,7 @@
 
 mod lease;
 mod liveness;
+mod offer;
 mod session;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 pub(crate) use lease::{Begun, Terms, keep};
 pub(crate) use liveness::{Call, Liveness};
+pub(crate) use offer::Offer;
 pub(crate) use session::{Command, keep_session};
 
 use crate::backend::{Answer, Backend, Request, StoreError};
@@ -133,6 +135,8 @@ pub(crate) struct State {
     pub(crate) loss: Option<Loss>,
     /// The number of the last note that stands in the record.
     pub(crate) note: u64,
+    /// Why the store does not answer, while the lease is contended for.
+    pub(crate) trouble: Option<StoreError>,
     /// Given back, or nothing was held.
     pub(crate) done: bool,
 }

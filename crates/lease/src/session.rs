@@ -1,11 +1,12 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::driver::{Cell, Command, State, Wants, keep_session, runtime};
+use crate::driver::{Cell, Command, Offer, State, Wants, keep_session, runtime};
 use crate::record::Owner;
 use crate::tenure::{Back, Detach};
-use crate::{Lease, LeaseError, LeaseName, Loss, NameError, Tenure};
+use crate::{Lease, LeaseError, LeaseName, Loss, NameError, Standby, Tenure};
 
 /// A lease that stands for a whole process: other leases are attached to it, and live and die with
 /// it. However many they are, the store is written once per renewal interval.
@@ -27,6 +28,8 @@ pub struct Session {
     tenure: Tenure,
     /// Unbounded, but it never holds more than a few entries for each attached lease.
     commands: mpsc::UnboundedSender<Command>,
+    /// Numbers what is attached.
+    attached: AtomicU64,
     cell: Arc<Cell>,
 }
 
@@ -66,34 +69,36 @@ impl AttachedLease<'_> {
 
     /// Waits until the lease is held, or the session is over.
     pub async fn acquire(self) -> Result<Tenure, LeaseError> {
+        self.begin(true)?.acquired().await
+    }
+
+    /// Observes the lease, and takes it only while it is [allowed](Standby::allow) to.
+    pub fn standby(self) -> Result<Standby, LeaseError> {
+        self.begin(false)
+    }
+
+    fn begin(self, allowed: bool) -> Result<Standby, LeaseError> {
         crate::check_note(self.note.as_deref())?;
         let name = self.name?;
         let cell = Arc::new(Cell::default());
         let (state_sender, state) = watch::channel(State::default());
-        let (begin, begun) = oneshot::channel();
-        let (id_sender, id) = oneshot::channel();
+        let offer = Arc::new(Offer::new(allowed));
+        let number = self.session.attached.fetch_add(1, Ordering::Relaxed);
         let command = Command::Attach {
+            number,
             name: name.clone(),
             note: self.note,
             cell: Arc::clone(&cell),
             state: state_sender,
-            begin,
-            id: id_sender,
+            offer: Arc::clone(&offer),
         };
-        let over = || LeaseError::Over(self.session.tenure.loss().unwrap_or(Loss::Released));
-        self.session.commands.send(command).map_err(|_| over())?;
-        let Ok(id) = id.await else {
-            // It was refused, and `begun` says why.
-            return Err(begun
-                .await
-                .map_or_else(|_| over(), |begun| begun.err().unwrap_or_else(over)));
-        };
-        // From here on, dropping this future detaches it.
-        let detach = Detach { id, commands: self.session.commands.clone() };
-        let begun = begun.await.map_err(|_| over())??;
+        let over = |_| LeaseError::Over(self.session.tenure.loss().unwrap_or(Loss::Released));
+        self.session.commands.send(command).map_err(over)?;
+        // Dropping the standby detaches it.
+        let back = Back::Attached(Detach { number, commands: self.session.commands.clone() });
         let cells = (cell, Some(Arc::clone(&self.session.cell)));
         let owner = self.session.tenure.owner().clone();
-        Ok(Tenure::new(name, owner, begun, cells, state, Back::Attached(detach)))
+        Ok(Standby::new(name, owner, offer, cells, state, back))
     }
 }
 
@@ -120,6 +125,6 @@ impl Lease {
         let begun = begun.unwrap_or_else(|| unreachable!("a session contends until it is held"));
         let back = Back::Lease { wants, notes: 0.into() };
         let tenure = Tenure::new(name, owner, begun, (Arc::clone(&cell), None), state, back);
-        Ok(Session { tenure, commands, cell })
+        Ok(Session { tenure, commands, attached: AtomicU64::new(0), cell })
     }
 }

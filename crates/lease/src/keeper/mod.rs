@@ -68,6 +68,8 @@ pub enum Event {
     Lost(Loss),
     /// The record was not the expected one; nothing is held.
     Unexpected(Option<Record>),
+    /// Why the store does not answer a contender; `None`: it answers again.
+    Trouble(Option<StoreError>),
     /// Nothing is held and nothing is left to do.
     Done,
 }
@@ -170,14 +172,18 @@ impl Keeper {
     pub fn answer(&mut self, now: Moment, flight: u64, answer: Answer) {
         self.tick(now);
         match &mut self.phase {
-            Phase::Contending => match self.contender.answer(now, flight, answer) {
-                Some(Outcome::Won(win)) => self.won(now, win),
-                Some(Outcome::Unexpected(record)) => {
-                    self.events.push_back(Event::Unexpected(record));
-                    self.end(now);
+            Phase::Contending => {
+                let (outcome, trouble) = self.contender.answer_told(now, flight, answer);
+                self.events.extend(trouble);
+                match outcome {
+                    Some(Outcome::Won(win)) => self.won(now, win),
+                    Some(Outcome::Unexpected(record)) => {
+                        self.events.push_back(Event::Unexpected(record));
+                        self.end(now);
+                    }
+                    None => {}
                 }
-                None => {}
-            },
+            }
             Phase::Ending => {
                 let outcome = self.contender.answer(now, flight, answer);
                 assert!(outcome.is_none(), "a contender that gave up wins nothing");
@@ -289,6 +295,31 @@ impl Keeper {
         }
     }
 
+    /// Whether it may take the lease; at first it may. While it may not, it only looks, and what an
+    /// attempt under way has won is given back; once it may, what has stood still for long enough is
+    /// taken at once. What is held stays held.
+    pub fn allow(&mut self, now: Moment, yes: bool) {
+        self.tick(now);
+        self.contender.allow(now, yes);
+    }
+
+    /// What was won is not wanted now, and no work has begun: gives it back, and contends on.
+    pub fn decline(&mut self, now: Moment) {
+        let tenancy = match std::mem::replace(&mut self.phase, Phase::Contending) {
+            Phase::Held(holding) => Some(holding.ended()),
+            Phase::Stopping(tenancy) => tenancy,
+            same @ (Phase::Contending | Phase::Ending | Phase::Done) => {
+                self.phase = same;
+                return;
+            }
+        };
+        self.contender.resume(now);
+        if let Some(Tenancy { claim, known }) = tenancy {
+            let name = self.contender.wish().name.clone();
+            self.contender.litter(now, name, claim, known);
+        }
+    }
+
     /// The store says that the lease may be free.
     pub fn woken(&mut self, now: Moment) {
         self.tick(now);
@@ -327,12 +358,7 @@ impl Keeper {
     fn end(&mut self, now: Moment) {
         let tenancy = match std::mem::replace(&mut self.phase, Phase::Ending) {
             Phase::Contending => None,
-            Phase::Held(mut holding) => {
-                if let Step::Sent { nonce, .. } = holding.step {
-                    holding.tenancy.known.push(nonce);
-                }
-                Some(holding.tenancy)
-            }
+            Phase::Held(holding) => Some(holding.ended()),
             Phase::Stopping(tenancy) => tenancy,
             same @ (Phase::Ending | Phase::Done) => {
                 self.phase = same;
@@ -347,14 +373,10 @@ impl Keeper {
     }
 
     fn lose(&mut self, loss: Loss, maybe_ours: bool) {
-        let Phase::Held(mut holding) = std::mem::replace(&mut self.phase, Phase::Stopping(None))
-        else {
+        let Phase::Held(holding) = std::mem::replace(&mut self.phase, Phase::Stopping(None)) else {
             unreachable!("only what is held can be lost");
         };
-        if let Step::Sent { nonce, .. } = holding.step {
-            holding.tenancy.known.push(nonce);
-        }
-        self.phase = Phase::Stopping(maybe_ours.then_some(holding.tenancy));
+        self.phase = Phase::Stopping(maybe_ours.then_some(holding.ended()));
         self.events.push_back(Event::Lost(loss));
     }
 
@@ -441,6 +463,15 @@ impl Keeper {
 }
 
 impl Holding {
+    /// What is left to be given back; a renewal under way may stand in the record.
+    fn ended(self) -> Tenancy {
+        let mut tenancy = self.tenancy;
+        if let Step::Sent { nonce, .. } = self.step {
+            tenancy.known.push(nonce);
+        }
+        tenancy
+    }
+
     /// When to ask the guarded side, if that is the next step.
     fn ask_at(&self) -> Option<Moment> {
         match self.step {

@@ -131,7 +131,10 @@ impl Agent {
                     Event::Lost(loss) => return Some(Happened::Lost(loss)),
                     Event::Ping => return Some(Happened::Ping),
                     Event::Done => return Some(Happened::Done),
-                    Event::Renewed(_) | Event::NoteWritten(_) | Event::Unexpected(_) => {}
+                    Event::Renewed(_)
+                    | Event::NoteWritten(_)
+                    | Event::Unexpected(_)
+                    | Event::Trouble(_) => {}
                 }
             },
             Self::Session { session, lease, attached, over } => loop {
