@@ -31,6 +31,7 @@ mod queue;
 mod run;
 pub mod scenario;
 mod show;
+mod singleton;
 mod splits;
 mod store;
 mod truth;
@@ -44,6 +45,10 @@ use tenure_cluster::downing::Strategy;
 pub use campaign::{COVERAGE, Fault, Outcome, Plan, run};
 pub use invariants::Violation;
 pub use network::Weather;
+pub use singleton::{
+    Downing, Measured, ROLLING_COVERAGE, Row, SINGLETON_COVERAGE, SingletonSettings, run_rolling,
+    run_row,
+};
 pub use splits::{SPLIT_COVERAGE, run_splits};
 pub use world::Sim;
 
@@ -68,6 +73,8 @@ pub struct SimSettings {
     pub most_steps: u64,
     /// Whether to remember what nodes told their users.
     pub events: bool,
+    /// The singleton that runs in it, if one does.
+    pub singleton: Option<SingletonSettings>,
     /// Whether to write a trace.
     pub trace: bool,
 }
@@ -85,6 +92,7 @@ impl SimSettings {
             count_bytes: false,
             most_steps: u64::MAX,
             events: false,
+            singleton: None,
             trace: false,
         }
     }

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure_cluster::downing::Strategy;
+use tenure_cluster::downing::{LeaseMajority, Mode, Strategy};
 use tenure_cluster::{MembershipSettings, Status};
 
-use super::{Sim, SimSettings, Violation, Weather};
+use super::{Sim, SimSettings, SingletonSettings, Violation, Weather};
 use crate::sim::Random;
 
 /// A kind of fault.
@@ -79,6 +79,8 @@ pub struct Plan {
     pub membership: MembershipSettings,
     /// How splits are settled; if by nothing, an operator declares the dead down.
     pub downing: Option<Strategy>,
+    /// The singleton that runs in it, if one does.
+    pub singleton: Option<SingletonSettings>,
     /// Whether to write a trace.
     pub trace: bool,
 }
@@ -107,6 +109,7 @@ impl Plan {
             faults_for: Duration::from_secs(random.within(60..121)),
             membership,
             downing: None,
+            singleton: None,
             trace: false,
         }
     }
@@ -117,6 +120,38 @@ impl Plan {
         let mut plan = Self::of(seed, nodes);
         plan.faults.retain(|fault| !matches!(fault, Fault::Clone | Fault::Down));
         plan.downing = Some(strategy);
+        plan
+    }
+
+    /// With a singleton that has a lease; splits are settled by operators, or by a lease that every side
+    /// asks for.
+    pub fn with_singleton(seed: u64, nodes: usize) -> Self {
+        let always = LeaseMajority { mode: Mode::Always, ..LeaseMajority::default() };
+        let mut plan = match seed % 3 {
+            0 => Self::of(seed, nodes),
+            _ => Self::with_downing(seed, nodes, Strategy::LeaseMajority(always)),
+        };
+        plan.faults.retain(|fault| *fault != Fault::Clone);
+        let mut random = Random::new(seed ^ 0x6f6e_65);
+        let ttl = Duration::from_secs(*random.pick(&[5, 10, 15]));
+        let manager = tenure_singleton::Settings {
+            placement: match random.percent(20) {
+                true => tenure_singleton::Placement::Spread,
+                false => tenure_singleton::Placement::Oldest,
+            },
+            stable_after: Duration::from_secs(random.within(2..11)),
+            restart_backoff: Duration::from_millis(100),
+            start_attempts: 3,
+            buffer: if random.percent(30) { 10 } else { 1000 },
+            ..tenure_singleton::Settings::default()
+        };
+        plan.singleton = Some(SingletonSettings {
+            manager,
+            lease: Some(tenure_lease::Settings::new(ttl)),
+            store_expires: random.percent(50),
+            takes: (Duration::from_millis(500), Duration::from_secs(2)),
+            failures: true,
+        });
         plan
     }
 
@@ -150,6 +185,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
         trace: plan.trace,
         rejoin: plan.downing.is_some(),
         downing: plan.downing.clone(),
+        singleton: plan.singleton.clone(),
         most_steps: MOST_STEPS,
         ..SimSettings::nodes(plan.nodes)
     };
@@ -267,7 +303,10 @@ impl Campaign<'_> {
                 sim.pause(node, clock_too);
                 // Removed incarnations are remembered for longer than anybody is held up.
                 let longest = Duration::from_secs(40).min(self.plan.membership.keep_removed / 2);
-                self.undo_later(sim, longest.as_secs(), Undo::Resume(node));
+                // A lease allows for short ones.
+                let short = self.plan.singleton.is_some() && self.random.percent(40);
+                let longest = if short { 1 } else { longest.as_secs() };
+                self.undo_later(sim, longest, Undo::Resume(node));
             }
             Fault::Clone if runs => {
                 sim.meet("clone");
@@ -391,6 +430,7 @@ impl Campaign<'_> {
             self.undo(sim, undo);
         }
         sim.heal();
+        sim.singleton_stops_failing();
         for node in 0..self.plan.nodes {
             let dead = sim.running().all(|index| index != node);
             if dead && (self.random.percent(50) || sim.running().count() < 2) {
@@ -421,6 +461,12 @@ impl Campaign<'_> {
             self.pass(sim, Duration::from_secs(2));
         }
         sim.check_recovery(recovery.is_some(), highest);
+        if self.plan.singleton.is_some() && recovery.is_some() {
+            sim.singleton_recovers();
+            if self.random.percent(50) && sim.violations().is_empty() {
+                sim.singleton_host_loses_store();
+            }
+        }
         recovery
     }
 }

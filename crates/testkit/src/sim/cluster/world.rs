@@ -12,6 +12,7 @@ use super::invariants::{Invariants, Violation};
 use super::network::Network;
 use super::process::{Lease, Process};
 use super::queue::Queue;
+use super::singleton::Singletons;
 use super::store::Store;
 use super::truth::Truth;
 use super::{SimSettings, Weather};
@@ -30,6 +31,7 @@ pub struct Sim {
     pub(super) arbitration: Arbitration,
     pub(super) queue: Queue,
     pub(super) truth: Truth,
+    pub(super) singletons: Singletons,
     pub(super) invariants: Invariants,
     pub(super) incarnations: u64,
     pub(super) coverage: BTreeMap<&'static str, u64>,
@@ -51,6 +53,8 @@ pub(super) struct Place {
     pub(super) restarts: bool,
     /// How many requests to the resolver's store there were.
     pub(super) flights: u64,
+    /// Until then no singleton starts here.
+    pub(super) sick_until: Moment,
 }
 
 impl Sim {
@@ -63,6 +67,7 @@ impl Sim {
                 store: true,
                 restarts: true,
                 flights: 0,
+                sick_until: Moment::ZERO,
             })
             .collect();
         let by_address = places.iter().enumerate().map(|(i, place)| (place.address.clone(), i));
@@ -76,6 +81,7 @@ impl Sim {
             arbitration: Arbitration::default(),
             queue: Queue::default(),
             truth: Truth::default(),
+            singletons: Singletons::new(settings.singleton.as_ref()),
             invariants: Invariants::default(),
             incarnations: 0,
             coverage: BTreeMap::new(),
@@ -129,7 +135,7 @@ impl Sim {
             membership,
             cluster: None,
             formation,
-            clock,
+            clock: clock.clone(),
             wake_at: Moment::NEVER,
             paused: false,
             inbox: VecDeque::new(),
@@ -138,6 +144,7 @@ impl Sim {
             resolver,
             answered: 0,
         });
+        self.singleton_starts(self.incarnations, index, &clock);
         let which = self.places[index].processes.len() - 1;
         self.settle(index, which);
     }
