@@ -53,7 +53,11 @@ fn the_same_splits_with_a_lease_never_make_two() {
         let mut total = Measured::default();
         let mut runs = 0;
         for seed in first()..first() + count {
-            let measured = run_row(seed, row);
+            let (measured, trace) = run_row(seed, row, traced(seed));
+            trace.iter().for_each(|line| println!("{line}"));
+            if traced(seed) {
+                println!("{row:?} {measured:?}");
+            }
             runs += u64::from(measured.overlaps > 0);
             total.overlaps += measured.overlaps;
             total.overlap += measured.overlap;

@@ -65,6 +65,8 @@ pub struct SimSettings {
     pub downing: Option<Strategy>,
     /// Whether a process that was declared down or removed is started anew.
     pub rejoin: bool,
+    /// How long it takes until then, at most, and a fifth of that at least.
+    pub restart_takes: Duration,
     /// Whether clocks run at rates of their own, up to 1 % off.
     pub wrong_clocks: bool,
     /// Whether to count the bytes that nodes send; costs some time.
@@ -88,6 +90,7 @@ impl SimSettings {
             formation_ttl: Duration::from_secs(5),
             downing: None,
             rejoin: false,
+            restart_takes: Duration::ZERO,
             wrong_clocks: false,
             count_bytes: false,
             most_steps: u64::MAX,

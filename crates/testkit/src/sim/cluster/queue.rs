@@ -50,6 +50,10 @@ pub(super) enum What {
         reply: Reply,
     },
     Singleton(singleton::Step),
+    /// A process starts in the place of another.
+    Start {
+        place: usize,
+    },
 }
 
 impl Queue {

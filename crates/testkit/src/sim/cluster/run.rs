@@ -33,6 +33,7 @@ impl Sim {
                     self.answer(place, process, flight, reply);
                 }
                 What::Singleton(step) => self.singleton_step(step),
+                What::Start { place } => self.start_again(place),
             }
         }
         self.now = end;
@@ -197,8 +198,23 @@ impl Sim {
         };
         self.meet(name);
         let waits = self.singleton_out(process.id, again);
-        if again && !waits && self.places[place].restarts && self.places[place].processes.is_empty()
-        {
+        if again && !waits {
+            self.restart_soon(place);
+        }
+    }
+
+    /// Another process starts where one has gone, unless somebody else sees to it.
+    pub(super) fn restart_soon(&mut self, place: usize) {
+        let most = self.settings.restart_takes;
+        if most.is_zero() {
+            return self.start_again(place);
+        }
+        let takes = most / 5 + self.random.up_to(most * 4 / 5);
+        self.queue.push(self.now + takes, What::Start { place });
+    }
+
+    fn start_again(&mut self, place: usize) {
+        if self.places[place].restarts && self.places[place].processes.is_empty() {
             self.start(place);
         }
     }

@@ -203,8 +203,8 @@ impl Sim {
         match membership {
             Membership::Out { again } => {
                 self.singletons.agents.remove(&id);
-                if again && self.places[place].restarts && self.places[place].processes.is_empty() {
-                    self.start(place);
+                if again {
+                    self.restart_soon(place);
                 }
             }
             Membership::In => {}

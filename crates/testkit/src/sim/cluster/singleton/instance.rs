@@ -40,6 +40,12 @@ impl Sim {
             true => "singleton: started again under the same token",
             false => "singleton: started",
         });
+        let cluster = |process: u64| {
+            let processes = self.places.iter().flat_map(|place| &place.processes);
+            processes.into_iter().find(|it| it.id == process).and_then(|it| it.cluster)
+        };
+        let other = others.iter().any(|(process, _)| cluster(*process) != cluster(agent.id));
+        self.singletons.observer.seen.in_other_cluster += u64::from(other);
         let run = self.singletons.observer.started(self.now, agent.id, token);
         agent.failed = false;
         agent.instance = Some(Instance { run, token, stopping: false, drop_at: Moment::NEVER });

@@ -23,6 +23,8 @@ pub(super) struct Observer {
 pub(super) struct Seen {
     /// How often an instance started while another was active.
     pub(super) overlaps: u64,
+    /// How often it did so in another cluster than that one.
+    pub(super) in_other_cluster: u64,
     /// For how long there were two or more.
     pub(super) overlap: Duration,
     /// For how long there was none.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tenure_cluster::downing::{KeepMajority, LeaseMajority, Strategy};
 
 use super::super::{Sim, SimSettings, SingletonSettings};
+use super::observer::Seen;
 use crate::sim::Random;
 
 /// Under what a schedule is run.
@@ -53,6 +54,8 @@ impl Row {
 pub struct Measured {
     /// How often an instance started while another was active.
     pub overlaps: u64,
+    /// How often it did so in another cluster than that one.
+    pub in_other_cluster: u64,
     /// For how long there were two or more.
     pub overlap: Duration,
     /// For how long there was none.
@@ -63,8 +66,9 @@ pub struct Measured {
     pub virtual_time: Duration,
 }
 
-/// Runs the schedule of a seed under this row. The schedule is the same for every row.
-pub fn run_row(seed: u64, row: Row) -> Measured {
+/// Runs the schedule of a seed under this row. The schedule is the same for every row. Besides, what
+/// happened, line by line, if asked for.
+pub fn run_row(seed: u64, row: Row, trace: bool) -> (Measured, Vec<String>) {
     let schedule = Schedule::of(seed);
     let lease = row.lease.then(|| tenure_lease::Settings::new(Duration::from_secs(10)));
     let singleton = SingletonSettings {
@@ -77,8 +81,10 @@ pub fn run_row(seed: u64, row: Row) -> Measured {
     let settings = SimSettings {
         downing: row.strategy(),
         rejoin: true,
+        restart_takes: Duration::from_secs(5),
         wrong_clocks: true,
         singleton: Some(singleton),
+        trace,
         ..SimSettings::nodes(schedule.nodes)
     };
     let mut sim = Sim::new(seed, settings);
@@ -90,8 +96,8 @@ pub fn run_row(seed: u64, row: Row) -> Measured {
         sim.run_for(at.saturating_sub(sim.elapsed()));
         action.perform(&mut sim, row.downing);
     }
-    let (overlaps, overlap, empty, stale) = sim.observed_singleton();
-    Measured { overlaps, overlap, empty, stale, virtual_time: sim.elapsed() - began }
+    let measured = Measured { virtual_time: sim.elapsed() - began, ..sim.observed_singleton() };
+    (measured, sim.take_trace())
 }
 
 /// What happens, and when; known before it is run.
@@ -210,10 +216,11 @@ impl Sim {
         self.singletons.observer.begin(self.now);
     }
 
-    fn observed_singleton(&mut self) -> (u64, Duration, Duration, u64) {
+    fn observed_singleton(&mut self) -> Measured {
         self.singletons.observer.pass(self.now);
-        let seen = self.singletons.observer.seen;
-        (seen.overlaps, seen.overlap, seen.empty, seen.stale)
+        let Seen { overlaps, in_other_cluster, overlap, empty, stale } =
+            self.singletons.observer.seen;
+        Measured { overlaps, in_other_cluster, overlap, empty, stale, ..Measured::default() }
     }
 }
 
