@@ -149,8 +149,8 @@ impl Plan {
             manager,
             lease: Some(tenure_lease::Settings::new(ttl)),
             store_expires: random.percent(50),
-            takes: (Duration::from_millis(500), Duration::from_secs(2)),
             failures: true,
+            ..SingletonSettings::plain(true)
         });
         plan
     }

@@ -59,6 +59,19 @@ pub struct SingletonSettings {
     pub failures: bool,
 }
 
+impl SingletonSettings {
+    /// One that never fails and takes two seconds to stop, or less.
+    pub fn plain(lease: bool) -> Self {
+        Self {
+            manager: tenure_singleton::Settings::default(),
+            lease: lease.then(|| tenure_lease::Settings::new(Duration::from_secs(10))),
+            store_expires: true,
+            takes: (Duration::from_millis(500), Duration::from_secs(2)),
+            failures: false,
+        }
+    }
+}
+
 /// Everything about the singleton of a simulated cluster.
 pub(super) struct Singletons {
     /// By the number of the process. One that is out of the cluster is here until it has stopped.
@@ -109,6 +122,7 @@ pub const SINGLETON_COVERAGE: &[&str] = &[
     "singleton: overlap of one that stood still",
     "singleton: stale effect refused",
     "singleton: store out of reach",
+    "singleton: the store refuses",
     "singleton: the store's answer is lost",
     "singleton: the store's answer is late",
     "singleton: release unanswered",

@@ -11,6 +11,7 @@ use tenure_singleton::{Finder, Word};
 use super::super::Sim;
 use super::super::queue::What;
 use super::agent::{Agent, Client, Desk, Membership, Pauses};
+use super::invariants::time_passes;
 use super::mail::Mail;
 use crate::sim::clock::Clock;
 
@@ -126,14 +127,20 @@ impl Sim {
         let Some(settings) = &self.settings.singleton else { return };
         let ttl = settings.lease.as_ref().map_or(Duration::ZERO, |lease| lease.ttl);
         let now = self.now;
-        let mut woken = Vec::new();
+        let (mut woken, mut beyond) = (Vec::new(), false);
         for agent in self.singletons.agents.values_mut().filter(|agent| agent.place == place) {
             if agent.pauses.since.is_some() {
                 agent.pauses.end(now, ttl);
+                let lease = settings.lease.as_ref();
+                beyond |= agent.instance.is_some()
+                    && lease.is_some_and(|lease| agent.pauses.beyond(now, lease));
                 agent.clock.freeze(now, false);
                 agent.wake_at = Moment::NEVER;
                 woken.push((agent.id, agent.instance.as_ref().map(|it| it.run)));
             }
+        }
+        if beyond {
+            self.meet("singleton: host stood still beyond the margin");
         }
         for (id, run) in woken {
             if let Some(run) = run {
@@ -245,7 +252,13 @@ impl Sim {
             return true;
         }
         match agent.inbox.pop_front() {
-            None if agent.manager.next_wake() <= local => agent.manager.tick(local),
+            None if agent.manager.next_wake() <= local => {
+                agent.manager.tick(local);
+                let found = time_passes::check(agent, local);
+                let stuck = found.is_some();
+                self.invariants.report(self.now, [(time_passes::NAME, found)]);
+                return !stuck;
+            }
             None => return false,
             Some(Arrival::InstanceEnds(run)) => {
                 if agent.instance.as_ref().is_some_and(|instance| instance.run == run) {
@@ -328,10 +341,14 @@ impl Sim {
         if local == Moment::NEVER {
             return;
         }
-        let at = agent.clock.when(self.now, local).max(self.now);
+        // Whoever wants to be woken in the past is found out, and waits.
+        let at = agent.clock.when(self.now, local).max(self.now + INSTANT);
         if at < agent.wake_at {
             agent.wake_at = at;
             self.queue.push(at, What::Singleton(Step::Wake { process: agent.id, at }));
         }
     }
 }
+
+/// The shortest time.
+const INSTANT: Duration = Duration::from_nanos(1);

@@ -7,6 +7,7 @@ pub(super) mod one_at_a_time;
 pub(super) mod received_in_order;
 pub(super) mod slot_is_filled;
 pub(super) mod stop_then_release;
+pub(super) mod time_passes;
 
 /// Those that remember something.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_lease::backend::{Acquired, Answer, Request, StoreError};
+use tenure_lease::backend::{Acquired, Answer, Request, StoreError, StoreErrorKind};
 use tenure_lease::keeper::{Event, Keeper, Wish};
 use tenure_lease::{Moment, Nonce, Owner};
 use tenure_singleton::manager::Stance;
@@ -165,6 +165,13 @@ impl Sim {
             return;
         }
         let chance = if self.singletons.failing { self.random.within(0..100) } else { 100 };
+        if chance == 99 {
+            self.meet("singleton: the store refuses");
+            let denied = StoreError::new(StoreErrorKind::Denied, "no permission");
+            let answer = request.unanswered(denied);
+            let arrival = Arrival::Answer { keeper, flight, answer };
+            return self.queue.push(self.now, What::Singleton(Step::Arrive { process, arrival }));
+        }
         let (takes, lost) = match chance {
             0..3 => return,
             3..7 => (self.random.up_to(timeout), true),
@@ -239,8 +246,13 @@ impl Sim {
             && *number == keeper
             && current.is_contending()
         {
-            let answers = current.trouble().is_none();
-            agent.manager.store(local, answers);
+            match current.trouble().map(StoreError::kind) {
+                Some(StoreErrorKind::Denied) => {
+                    agent.desk.dismiss(local);
+                    agent.manager.refused(local);
+                }
+                trouble => agent.manager.store(local, trouble.is_none()),
+            }
         }
     }
 }

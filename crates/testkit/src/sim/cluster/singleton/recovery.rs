@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::super::Sim;
+use super::agent::Agent;
 use super::invariants::{found_by_all, kept_is_sent, slot_is_filled};
 
 impl Sim {
@@ -20,6 +21,25 @@ impl Sim {
     pub fn singleton_host(&self) -> Option<usize> {
         let mut agents = self.singletons.agents.values();
         agents.find(|agent| agent.serves()).map(|agent| agent.place)
+    }
+
+    /// Which nodes host the singleton under which token; who does not know; or why nobody does.
+    pub(in super::super) fn show_singleton(&self) -> String {
+        let agents = || self.singletons.agents.values();
+        let mut lines: Vec<String> = agents()
+            .filter_map(|agent| {
+                let instance = agent.instance.as_ref()?;
+                let stops = if instance.stopping { ", stops" } else { "" };
+                Some(format!("{}, token {}{stops}", self.name(&agent.node), instance.token))
+            })
+            .collect();
+        if lines.is_empty() {
+            let why = |agent: &Agent| {
+                format!("not {}: {}", self.name(&agent.node), agent.manager.why_not())
+            };
+            lines = agents().map(why).collect();
+        }
+        lines.join("\n")
     }
 
     /// All is well but for the singleton, perhaps: it must be found soon, and again when whoever is

@@ -13,13 +13,8 @@ use crate::sim::Random;
 pub fn run_rolling(seed: u64, manager: tenure_singleton::Settings, trace: bool) -> Outcome {
     let mut random = Random::new(seed ^ 0x726f_6c6c);
     let nodes = random.within(3..7) as usize;
-    let singleton = SingletonSettings {
-        manager,
-        lease: None,
-        store_expires: true,
-        takes: (Duration::from_millis(500), Duration::from_secs(2)),
-        failures: random.percent(30),
-    };
+    let failures = random.percent(30);
+    let singleton = SingletonSettings { manager, failures, ..SingletonSettings::plain(false) };
     let settings = SimSettings {
         downing: Some(Strategy::KeepMajority(KeepMajority::default())),
         rejoin: true,

@@ -70,14 +70,8 @@ pub struct Measured {
 /// happened, line by line, if asked for.
 pub fn run_row(seed: u64, row: Row, trace: bool) -> (Measured, Vec<String>) {
     let schedule = Schedule::of(seed);
-    let lease = row.lease.then(|| tenure_lease::Settings::new(Duration::from_secs(10)));
-    let singleton = SingletonSettings {
-        manager: tenure_singleton::Settings::default(),
-        lease,
-        store_expires: seed % 2 == 0,
-        takes: (Duration::from_millis(500), Duration::from_secs(2)),
-        failures: false,
-    };
+    let singleton =
+        SingletonSettings { store_expires: seed % 2 == 0, ..SingletonSettings::plain(row.lease) };
     let settings = SimSettings {
         downing: row.strategy(),
         rejoin: true,
