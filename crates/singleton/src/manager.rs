@@ -458,6 +458,9 @@ impl Manager {
                 self.tell_at = now;
             }
         }
+        if !matches!(self.phase, Phase::Hosting { .. }) {
+            self.better = None; // Nothing is left to hand over.
+        }
         let margin = self.settings.removal_margin;
         self.gone.retain(|_, removed| now.since(*removed) < margin);
         match &self.phase {

@@ -206,6 +206,25 @@ fn handed_back_when_the_older_one_stays() {
 }
 
 #[test]
+fn what_is_lost_is_not_to_be_handed_over_any_more() {
+    let mut b = Test::new("b", LEASE);
+    b.view(0.0, "a- b");
+    b.0.won(at(1.0), token(5));
+    b.view(2.0, "a b");
+    b.0.lost(at(9.0), Loss::Paused);
+    b.0.tick(at(12.0));
+    assert_eq!(b.0.next_wake(), Moment::NEVER, "no time that has passed");
+    b.0.ended(at(13.0));
+    b.0.released(at(13.1));
+    b.view(14.0, "a- b");
+    b.0.won(at(15.0), token(6));
+    b.does();
+    b.view(16.0, "a b");
+    b.0.tick(at(17.0));
+    assert_eq!(b.does(), [], "a must stay for as long as ever");
+}
+
+#[test]
 fn a_late_hand_over_does_nothing() {
     let mut b = Test::new("b", LEASE);
     b.view(0.0, "a b");

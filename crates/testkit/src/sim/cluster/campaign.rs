@@ -38,6 +38,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
         trace: plan.trace,
         rejoin: plan.downing.is_some(),
         downing: plan.downing.clone(),
+        singleton: plan.singleton.clone(),
         most_steps: MOST_STEPS,
         ..SimSettings::nodes(plan.nodes)
     };
@@ -165,7 +166,10 @@ impl Campaign<'_> {
                 sim.pause(node, clock_too);
                 // Removed incarnations are remembered for longer than anybody is held up.
                 let longest = Duration::from_secs(40).min(self.plan.membership.keep_removed / 2);
-                self.undo_later(sim, longest.as_secs(), Undo::Resume(node));
+                // A lease allows for short ones.
+                let short = self.plan.singleton.is_some() && self.random.percent(40);
+                let longest = if short { 1 } else { longest.as_secs() };
+                self.undo_later(sim, longest, Undo::Resume(node));
             }
             Fault::Clone if runs => {
                 sim.meet("clone");
@@ -304,6 +308,7 @@ impl Campaign<'_> {
             self.undo(sim, undo);
         }
         sim.heal();
+        sim.singleton_stops_failing();
         for node in 0..self.plan.nodes {
             let dead = sim.running().all(|index| index != node);
             if dead && (self.random.percent(50) || sim.running().count() < 2) {
@@ -335,6 +340,12 @@ impl Campaign<'_> {
             self.pass(sim, Duration::from_secs(2));
         }
         sim.check_recovery(recovery.is_some(), highest);
+        if self.plan.singleton.is_some() && recovery.is_some() {
+            sim.singleton_recovers();
+            if self.random.percent(50) && sim.violations().is_empty() {
+                sim.singleton_host_loses_store();
+            }
+        }
         recovery
     }
 }

@@ -82,7 +82,8 @@ impl Network {
         [first, repeated.then(|| self.journey(from, to, random))]
     }
 
-    fn journey(&self, from: usize, to: usize, random: &mut Random) -> Duration {
+    /// How long a message takes.
+    pub(super) fn journey(&self, from: usize, to: usize, random: &mut Random) -> Duration {
         let (least, most) = self.weather.delay;
         let mut journey = least + random.up_to(most.saturating_sub(least));
         if !self.slow.is_empty() {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tenure_cluster::MembershipSettings;
-use tenure_cluster::downing::Strategy;
+use tenure_cluster::downing::{LeaseMajority, Mode, Strategy};
 
+use super::SingletonSettings;
 use crate::sim::Random;
 
 /// A kind of fault.
@@ -82,6 +83,8 @@ pub struct Plan {
     pub membership: MembershipSettings,
     /// How splits are settled; if by nothing, an operator declares the dead down.
     pub downing: Option<Strategy>,
+    /// The singleton that runs in it, if one does.
+    pub singleton: Option<SingletonSettings>,
     /// Whether to write a trace.
     pub trace: bool,
 }
@@ -110,6 +113,7 @@ impl Plan {
             faults_for: Duration::from_secs(random.within(60..121)),
             membership,
             downing: None,
+            singleton: None,
             trace: false,
         }
     }
@@ -121,6 +125,38 @@ impl Plan {
         plan.faults.retain(|fault| !matches!(fault, Fault::Clone | Fault::Down));
         plan.faults.extend(Fault::OF_RESOLVERS);
         plan.downing = Some(strategy);
+        plan
+    }
+
+    /// With a singleton that has a lease; splits are settled by operators, or by a lease that every side
+    /// asks for.
+    pub fn with_singleton(seed: u64, nodes: usize) -> Self {
+        let always = LeaseMajority { mode: Mode::Always, ..LeaseMajority::default() };
+        let mut plan = match seed % 3 {
+            0 => Self::of(seed, nodes),
+            _ => Self::with_downing(seed, nodes, Strategy::LeaseMajority(always)),
+        };
+        plan.faults.retain(|fault| *fault != Fault::Clone);
+        let mut random = Random::new(seed ^ 0x6f6e_65);
+        let ttl = Duration::from_secs(*random.pick(&[5, 10, 15]));
+        let manager = tenure_singleton::Settings {
+            placement: match random.percent(20) {
+                true => tenure_singleton::Placement::Spread,
+                false => tenure_singleton::Placement::Oldest,
+            },
+            stable_after: Duration::from_secs(random.within(2..11)),
+            restart_backoff: Duration::from_millis(100),
+            start_attempts: 3,
+            buffer: if random.percent(30) { 10 } else { 1000 },
+            ..tenure_singleton::Settings::default()
+        };
+        plan.singleton = Some(SingletonSettings {
+            manager,
+            lease: Some(tenure_lease::Settings::new(ttl)),
+            store_expires: random.percent(50),
+            failures: true,
+            ..SingletonSettings::plain(true)
+        });
         plan
     }
 

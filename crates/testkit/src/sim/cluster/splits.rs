@@ -164,7 +164,7 @@ fn split(sim: &mut Sim, random: &mut Random, nodes: usize) {
 }
 
 impl Sim {
-    fn must_be_whole(&mut self, is: bool) {
+    pub(super) fn must_be_whole(&mut self, is: bool) {
         let missing = (!is).then(|| {
             let views = self.running().map(|index| format!("n{index}: {:?}", self.view(index)));
             format!("after {LIMIT:?}: {}", views.collect::<Vec<_>>().join("\n"))
