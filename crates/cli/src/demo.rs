@@ -75,7 +75,7 @@ Scripts: one step per line, the time since the worker began and what to do; # be
   35s  store away          the store does not answer; or only these: store away holder
   40s  store back
   50s  end                 when it is over; otherwise 5s after the last step
-A step about the holder waits until there is one.";
+A step about the holder waits for one until the next step is due; then it is left out.";
 
 pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
     // One thread, the process's main one: what it starts ends with it.
