@@ -115,6 +115,8 @@ impl Driver {
         let _ = tokio::time::timeout(preflight::HEAD_START, first).await;
         loop {
             if let Some(why) = self.refused() {
+                // Whoever tries again at once needs the port.
+                bound.transport.close(Duration::ZERO).await;
                 return self.end(End::Lease(why));
             }
             let ending = self.live(&me, bound).await;
