@@ -44,12 +44,12 @@ fn found(
 
 #[test]
 fn a_lease_that_is_given_back_before_the_stop() {
-    found(Rule::StopThenRelease, with_lease, 0, "stop, then release");
+    found(Rule::StopThenRelease, with_lease, 1, "stop, then release");
 }
 
 #[test]
 fn only_the_oldest_contends() {
-    found(Rule::CandidateContends, with_lease, 0, "the slot is filled");
+    found(Rule::CandidateContends, with_lease, 2, "the slot is filled");
 }
 
 #[test]

@@ -55,15 +55,8 @@ fn the_same_splits_with_a_lease_never_make_two() {
         for seed in first()..first() + count {
             let (measured, trace) = run_row(seed, row, traced(seed));
             trace.iter().for_each(|line| println!("{line}"));
-            if traced(seed) {
-                println!("{row:?} {measured:?}");
-            }
             runs += u64::from(measured.overlaps > 0);
-            total.overlaps += measured.overlaps;
-            total.overlap += measured.overlap;
-            total.stale += measured.stale;
-            total.empty += measured.empty;
-            total.virtual_time += measured.virtual_time;
+            total += measured;
             let clean = measured.overlaps == 0 && measured.stale == 0;
             assert!(!row.lease || clean, "seed {seed}, {row:?}: {measured:?}");
         }

@@ -30,7 +30,11 @@ impl Sim {
         if overlapped.len() < others.len() || excused && !others.is_empty() {
             self.meet("singleton: overlap of one that stood still");
         }
-        let found = match excused || self.downed_wrongly() {
+        let downed = !overlapped.is_empty() && self.downed_wrongly();
+        if downed {
+            self.meet("singleton: overlap of one that was declared down");
+        }
+        let found = match excused || downed {
             true => None,
             false => one_at_a_time::check(agent, token, &overlapped),
         };

@@ -66,6 +66,17 @@ pub struct Measured {
     pub virtual_time: Duration,
 }
 
+impl std::ops::AddAssign for Measured {
+    fn add_assign(&mut self, other: Self) {
+        self.overlaps += other.overlaps;
+        self.in_other_cluster += other.in_other_cluster;
+        self.overlap += other.overlap;
+        self.empty += other.empty;
+        self.stale += other.stale;
+        self.virtual_time += other.virtual_time;
+    }
+}
+
 /// Runs the schedule of a seed under this row. The schedule is the same for every row. Besides, what
 /// happened, line by line, if asked for.
 pub fn run_row(seed: u64, row: Row, trace: bool) -> (Measured, Vec<String>) {
