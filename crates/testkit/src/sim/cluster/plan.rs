@@ -137,7 +137,7 @@ impl Plan {
             _ => Self::with_downing(seed, nodes, Strategy::LeaseMajority(always)),
         };
         plan.faults.retain(|fault| *fault != Fault::Clone);
-        let mut random = Random::new(seed ^ 0x6f6e_65);
+        let mut random = Random::new(seed ^ 0x006f_6e65);
         let ttl = Duration::from_secs(*random.pick(&[5, 10, 15]));
         let manager = tenure_singleton::Settings {
             placement: match random.percent(20) {

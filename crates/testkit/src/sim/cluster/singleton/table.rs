@@ -81,8 +81,10 @@ impl std::ops::AddAssign for Measured {
 /// happened, line by line, if asked for.
 pub fn run_row(seed: u64, row: Row, trace: bool) -> (Measured, Vec<String>) {
     let schedule = Schedule::of(seed);
-    let singleton =
-        SingletonSettings { store_expires: seed % 2 == 0, ..SingletonSettings::plain(row.lease) };
+    let singleton = SingletonSettings {
+        store_expires: seed.is_multiple_of(2),
+        ..SingletonSettings::plain(row.lease)
+    };
     let settings = SimSettings {
         downing: row.strategy(),
         rejoin: true,
@@ -152,7 +154,7 @@ impl Action {
 
 impl Schedule {
     fn of(seed: u64) -> Self {
-        let mut random = Random::new(seed ^ 0x7461_626c_65);
+        let mut random = Random::new(seed ^ 0x0074_6162_6c65);
         let nodes = random.within(3..7) as usize;
         let begins = Duration::from_secs(20);
         let mut schedule = Self { nodes, begins, actions: Vec::new() };
