@@ -4,6 +4,7 @@
 //! do their I/O there too.
 #![allow(clippy::disallowed_methods)]
 
+mod kept;
 mod lease;
 mod liveness;
 mod offer;
@@ -19,6 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
+pub(crate) use kept::keep_sessions;
 pub(crate) use lease::{Begun, Terms, keep};
 pub(crate) use liveness::{Call, Liveness};
 pub(crate) use offer::Offer;
@@ -284,14 +286,6 @@ pub(crate) async fn wait_until(moment: Moment) {
 /// The future's result, if it comes within that time.
 pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(time, future).await.ok()
-}
-
-/// What is to be told to whoever waits for a tenure to begin.
-pub(crate) type Begin<T> = tokio::sync::oneshot::Sender<T>;
-
-/// Answers whoever waits, once. Says whether there was anybody.
-fn answer_waiting<T>(begin: &mut Option<Begin<T>>, answer: T) -> bool {
-    begin.take().is_some_and(|begin| begin.send(answer).is_ok())
 }
 
 fn tell(state: &watch::Sender<State>, change: impl FnOnce(&mut State)) {

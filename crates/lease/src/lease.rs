@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::backend::{Backend, Expected, StoreError, StoreInfo};
+use crate::backend::{Backend, Expected, Request, StoreError, StoreInfo};
 use crate::driver::{
     Call, Cell, Liveness, Offer, State, Terms, Wants, keep, on_keeper, runtime, within,
 };
@@ -110,6 +110,16 @@ impl Lease {
     /// The store that keeps it.
     pub fn store(&self) -> Store {
         Store { backend: Arc::clone(&self.backend) }
+    }
+
+    /// Whether its store answers a read of it, within the operation time-out.
+    pub async fn is_readable(&self) -> bool {
+        let Ok(name) = self.name.clone() else { return false };
+        let read = Request::Read(vec![name]);
+        let backend = Arc::clone(&self.backend);
+        let answer = async move { read.put_to(&*backend).await };
+        let answer = on_keeper(within(self.settings.operation_timeout, answer)).await;
+        answer.is_some_and(|answer| answer.error().is_none())
     }
 
     /// Sets the ttl, and with it the whole timing ([`Settings::new`]).

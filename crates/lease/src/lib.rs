@@ -63,7 +63,7 @@ pub use memory::{MemoryRecords, MemoryStore, check_note};
 pub use name::{LeaseName, NameError};
 pub use open::{OpenError, open, open_to_look};
 pub use record::{Nonce, Owner, Record, Token};
-pub use session::{AttachedLease, Session};
+pub use session::{AttachedLease, KeptSession, Session};
 pub use settings::{Settings, SettingsError};
 pub use standby::Standby;
 pub use tenure::Tenure;

@@ -24,6 +24,30 @@ use crate::{LeaseError, LeaseName, Loss, Tenure};
 /// # Ok(()) }
 /// ```
 ///
+/// What happens meanwhile can be waited for, too:
+///
+/// ```
+/// # use tenure_lease::{LeaseError, Standby, Tenure};
+/// # use tokio::sync::watch;
+/// async fn my_turn(
+///     standby: &Standby,
+///     turn: &mut watch::Receiver<bool>,
+/// ) -> Result<Tenure, LeaseError> {
+///     let mut trouble = standby.trouble();
+///     loop {
+///         standby.allow(*turn.borrow_and_update());
+///         tokio::select! {
+///             tenure = standby.acquired() => return tenure,
+///             Ok(()) = turn.changed() => {}
+///             now = standby.changed(trouble.as_ref()) => {
+///                 println!("the store: {now:?}");
+///                 trouble = now;
+///             }
+///         }
+///     }
+/// }
+/// ```
+///
 /// A standby is for one tenure. Dropping it gives back what it has won and nobody has taken.
 #[must_use = "the lease is observed only until the standby is dropped"]
 pub struct Standby {
@@ -59,6 +83,13 @@ impl Standby {
         }
     }
 
+    /// Looks at the lease now: somebody knows better than the store's watch that it may be free.
+    pub fn look(&self) {
+        if let Some(back) = &*self.back.lock().unwrap_or_else(PoisonError::into_inner) {
+            back.call();
+        }
+    }
+
     /// Why the store has not answered lately; `None`: it answers.
     pub fn trouble(&self) -> Option<StoreError> {
         self.state.borrow().trouble.clone()
@@ -67,8 +98,9 @@ impl Standby {
     /// Waits until [`Standby::trouble`] is another than this, and returns it.
     pub async fn changed(&self, from: Option<&StoreError>) -> Option<StoreError> {
         let mut state = self.state.clone();
-        match state.wait_for(|state| state.trouble.as_ref() != from).await {
-            Ok(state) => state.trouble.clone(),
+        let changed = state.wait_for(|state| state.trouble.as_ref() != from).await;
+        match changed.map(|state| state.trouble.clone()) {
+            Ok(trouble) => trouble,
             // Its keeper is gone: there will be no more news.
             Err(_) => std::future::pending().await,
         }

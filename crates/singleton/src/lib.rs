@@ -7,11 +7,18 @@
 //! settings.rs
 //! ```
 
+mod builder;
+mod driver;
+mod hosted;
 pub mod manager;
 mod proxy;
 mod settings;
+pub mod telemetry;
 mod word;
 
+pub use builder::{Builder, Singletons, StartError};
+pub use driver::{Asking, Proxy, Status};
+pub use hosted::{Actor, BoxError, Hosted};
 pub use manager::StopReason;
 pub use proxy::{Finder, Host, Put};
 #[cfg(feature = "planted")]

@@ -238,7 +238,7 @@ impl Manager {
             .collect();
         let before = std::mem::replace(&mut self.others, others);
         if self.tells() {
-            let word = self.state();
+            let word = self.word();
             let new = self.others.difference(&before);
             self.effects.extend(new.map(|node| Effect::Tell(node.clone(), word.clone())));
         }
@@ -254,7 +254,7 @@ impl Manager {
             Word::Who => {
                 let word = match self.phase {
                     Phase::Over => Word::HandedOver { token: self.last },
-                    _ => self.state(),
+                    _ => self.word(),
                 };
                 self.effects.push_back(Effect::Tell(from.clone(), word));
             }
@@ -548,6 +548,7 @@ impl Manager {
             Phase::Hosting { token, instance: Instance::Runs { .. } } => {
                 self.phase = Phase::Stopping { token };
                 self.effects.push_back(Effect::Stop(reason));
+                self.tell_all();
                 if !self.settings.obeys(Rule::StopThenRelease) && self.guarded {
                     self.effects.push_back(Effect::Release);
                 }
@@ -608,12 +609,13 @@ impl Manager {
         if next || !self.store_answers { Stance::Observing } else { Stance::Out }
     }
 
-    fn state(&self) -> Word {
+    /// What it says to the others.
+    pub fn word(&self) -> Word {
         Word::State { hosting: self.hosting(), able: self.able() }
     }
 
     fn tell_all(&mut self) {
-        let word = self.state();
+        let word = self.word();
         let tell = self.others.iter().map(|node| Effect::Tell(node.clone(), word.clone()));
         self.effects.extend(tell);
     }

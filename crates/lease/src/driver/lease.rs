@@ -127,6 +127,7 @@ pub(crate) async fn keep(
                     let wants = wants.borrow_and_update().clone();
                     // Whether it is allowed may be what has changed, and somebody waits for that.
                     tell(&state, |_| {});
+                    keeper.woken(Moment::now());
                     if let Some(loss) = wants.give_up {
                         keeper.give_up(Moment::now(), loss);
                     }

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::lease::{Begun, Terms};
 use super::liveness::Ping;
-use super::{Begin, Cell, Flights, Offer, State, Wants, Watches, answer_waiting, tell, wait_until};
+use super::{Cell, Flights, Offer, State, Wants, Watches, tell, wait_until};
 use crate::clock::Moment;
 use crate::keeper::{AttachId, Event, Session, SessionEvent};
 use crate::record::Nonce;
@@ -50,7 +50,7 @@ pub(crate) async fn keep_session(
     cell: Arc<Cell>,
     state: watch::Sender<State>,
     mut wants: watch::Receiver<Wants>,
-    begin: Begin<Result<Option<Begun>, LeaseError>>,
+    offer: Arc<Offer>,
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) {
     let Terms { backend, wish, settings, once: _, liveness, watchdog } = terms;
@@ -67,7 +67,6 @@ pub(crate) async fn keep_session(
     let mut held: usize = 0;
     // A deadline moved, and the watchdog has to follow.
     let mut moved = false;
-    let mut begin = Some(begin);
     let mut guard: Option<Watchdog> = None;
     let mut sign = Ping::default();
     let mut wanted = true;
@@ -86,8 +85,8 @@ pub(crate) async fn keep_session(
                     }
                     cell.set(deadlines);
                     moved = true;
-                    let begun = Begun { token, claim, note, former };
-                    answer_waiting(&mut begin, Ok(Some(begun)));
+                    offer.put(Ok(Some(Begun { token, claim, note, former })));
+                    tell(&state, |_| {});
                 }
                 SessionEvent::Session(Event::Renewed(deadlines)) => {
                     cell.set(deadlines);
@@ -108,8 +107,7 @@ pub(crate) async fn keep_session(
                     telemetry::lost(&name, &loss);
                 }
                 SessionEvent::Session(Event::Unexpected(record)) => {
-                    let error = LeaseError::Unexpected(record.map(Box::new));
-                    answer_waiting(&mut begin, Err(error));
+                    offer.put(Err(LeaseError::Unexpected(record.map(Box::new))));
                 }
                 SessionEvent::Session(Event::Trouble(trouble)) => {
                     tell(&state, |state| state.trouble = trouble);

@@ -11,8 +11,9 @@ mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::contend::{Contender, Outcome, Win};
+use super::contend::Contender;
 use super::litter::Litter;
+use super::wish::{Outcome, Win};
 use super::{Event, Keeper, Random, Wish};
 use crate::backend::{Answer, Request};
 use crate::clock::Moment;
@@ -313,6 +314,7 @@ impl Session {
         self.tick(now);
         if let Some(attached) = self.attached.get_mut(&id) {
             attached.contender.allow(now, yes);
+            attached.contender.woken(now);
         }
         self.index(id);
     }

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use super::*;
-use crate::backend::{Acquire, Acquired, Release, Released};
+use crate::backend::{Acquire, Acquired, Release, Released, Renew};
 use crate::memory::MemoryRecords;
 use crate::record::Owner;
+
+mod attached;
+mod standby;
 
 const TTL: Duration = Duration::from_secs(10);
 

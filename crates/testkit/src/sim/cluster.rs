@@ -20,12 +20,14 @@
 //! ```
 
 mod arbitration;
+mod calm;
 mod campaign;
 mod faults;
 mod forming;
 mod invariants;
 mod look;
 mod network;
+mod plan;
 mod process;
 mod queue;
 mod run;
@@ -42,9 +44,10 @@ use std::time::Duration;
 use tenure_cluster::MembershipSettings;
 use tenure_cluster::downing::Strategy;
 
-pub use campaign::{COVERAGE, Fault, Outcome, Plan, run};
+pub use campaign::{COVERAGE, Outcome, run};
 pub use invariants::Violation;
 pub use network::Weather;
+pub use plan::{Fault, Plan};
 pub use singleton::{
     Downing, Measured, ROLLING_COVERAGE, Row, SINGLETON_COVERAGE, SingletonSettings, run_rolling,
     run_row,

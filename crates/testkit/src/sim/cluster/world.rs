@@ -8,6 +8,7 @@ use tenure_cluster::{Address, Incarnation, Membership, Node, Roles, Status, View
 use tenure_lease::Moment;
 
 use super::arbitration::Arbitration;
+use super::calm::Calm;
 use super::invariants::{Invariants, Violation};
 use super::network::Network;
 use super::process::{Lease, Process};
@@ -40,6 +41,7 @@ pub struct Sim {
     /// How many tombstones each process had when it was last looked at.
     pub(super) tombstones: BTreeMap<u64, usize>,
     pub(super) events: Vec<(Duration, usize, String)>,
+    pub(super) calm: Option<Calm>,
     trace: Vec<String>,
 }
 
@@ -89,6 +91,7 @@ impl Sim {
             bytes: 0,
             tombstones: BTreeMap::new(),
             events: Vec::new(),
+            calm: None,
             trace: Vec::new(),
             settings,
         }

@@ -152,7 +152,7 @@ impl Action {
 
 impl Schedule {
     fn of(seed: u64) -> Self {
-        let mut random = Random::new(seed ^ 0x7461_626c_65);
+        let mut random = Random::new(seed ^ 0x0074_6162_6c65);
         let nodes = random.within(3..7) as usize;
         let begins = Duration::from_secs(20);
         let mut schedule = Self { nodes, begins, actions: Vec::new() };
