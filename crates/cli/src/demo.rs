@@ -49,6 +49,9 @@ pub(crate) struct Args {
     /// The store of the leases; nobody else may use it for a demo [default: a directory of its own]
     #[arg(long = "lease", value_name = "URL")]
     store: Option<String>,
+    /// The ttl of the leases; from 15s on, failures are noticed as by default, too
+    #[arg(long, value_parser = duration::parse, default_value = "3s", value_name = "DURATION")]
+    ttl: Duration,
     /// What happens when; see below [default: a tour of a minute]
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
@@ -72,7 +75,7 @@ Scripts: one step per line, the time since the worker began and what to do; # be
   35s  store away          the store does not answer; or only these: store away holder
   40s  store back
   50s  end                 when it is over; otherwise 5s after the last step
-A step about the holder waits until there is one.";
+A step about the holder waits for one until the next step is due; then it is left out.";
 
 pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
     // One thread, the process's main one: what it starts ends with it.
@@ -102,7 +105,7 @@ async fn run(args: Args) -> Result<ExitCode, Failure> {
         None => format!("file:{}", directory.path().join("leases").display()),
     };
     let info = StoreArgs::from(url.as_str()).open().await?.info();
-    let ttl = TTL.max(info.ttl_min);
+    let ttl = args.ttl.max(info.ttl_min);
     let timing = Settings::new(ttl);
     timing.check_for(&info)?;
     let (stage, news) = Stage::new(directory, url, ttl, nodes)?;
@@ -279,11 +282,10 @@ const LEDGER: &str = "ledger";
 /// Its database.
 const DATABASE: &str = "ledger.db";
 const CERTS: &str = "certs";
-const TTL: Duration = Duration::from_secs(3);
-/// Twice the ttl.
+/// Twice the usual ttl.
 const PAUSE: Duration = Duration::from_secs(6);
 const STARTING: Duration = Duration::from_secs(30);
-const SETTLING: Duration = Duration::from_secs(20);
+const SETTLING: Duration = Duration::from_secs(40);
 const TICK: Duration = Duration::from_millis(20);
 /// How many ticks for a picture.
 const DRAW: u32 = 8;

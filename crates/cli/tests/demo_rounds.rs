@@ -1,7 +1,8 @@
 //! Failovers of five real processes, many of one kind: `TENURE_ROUNDS=50 cargo test --release -p
 //! tenure-cli --test demo_rounds -- --nocapture --test-threads=1` measures; by default a few are checked.
 //!
-//! `TENURE_ROUNDS_STORE` names another store than a directory.
+//! `TENURE_ROUNDS_STORE` names another store than a directory, `TENURE_ROUNDS_TTL` another ttl than 3
+//! seconds.
 #![cfg(all(target_os = "linux", feature = "demo"))]
 #![allow(clippy::disallowed_methods)]
 
@@ -21,12 +22,17 @@ fn rounds() -> (usize, bool) {
     }
 }
 
-/// Plays these steps so many times, each round this long, and returns the sum of it.
+/// In seconds.
+fn ttl() -> f64 {
+    std::env::var("TENURE_ROUNDS_TTL").map_or(3.0, |ttl| ttl.parse().expect("a number of seconds"))
+}
+
+/// Plays these steps so many times, each round this long at a ttl of 3 s, and returns the sum of it.
 fn play(what: &str, count: usize, steps: &[(f64, &str)], length: f64) -> Value {
     let mut script = String::new();
     for round in 0..count {
         for (at, step) in steps {
-            let at = 2.0 + round as f64 * length + at;
+            let at = 2.0 + (round as f64 * length + at) * ttl() / 3.0;
             writeln!(script, "{}ms {step}", (at * 1000.0) as u64).unwrap();
         }
     }
@@ -34,7 +40,8 @@ fn play(what: &str, count: usize, steps: &[(f64, &str)], length: f64) -> Value {
     fs::write(dir.join("script"), script).unwrap();
     let events = File::create(dir.join("events")).unwrap();
     let mut demo = tenure();
-    demo.args(["demo", "--json", "--script"]).arg(dir.join("script")).stderr(events);
+    demo.args(["demo", "--json", "--ttl", &format!("{}s", ttl()), "--script"]);
+    demo.arg(dir.join("script")).stderr(events);
     if let Ok(store) = std::env::var("TENURE_ROUNDS_STORE") {
         demo.args(["--lease", &store]);
     }
@@ -70,7 +77,7 @@ fn handed_over() {
 #[test]
 fn killed() {
     let sum = play("killed", rounds().0, &[(0.0, "kill holder"), (5.0, "restart")], 8.0);
-    at_most(&sum, "gap_ms_max", 4000.0);
+    at_most(&sum, "gap_ms_max", (ttl() + 1.0) * 1000.0);
 }
 
 /// Nobody can renew for three ttls.
@@ -79,7 +86,7 @@ fn store_away() {
     let steps = [(0.0, "store away"), (9.0, "store back")];
     let sum = play("store away", rounds().0.min(10), &steps, 16.0);
     // From the stop, within the ttl, until five seconds after the store is back.
-    at_most(&sum, "gap_ms_max", 9000.0 + 5000.0);
+    at_most(&sum, "gap_ms_max", (3.0 * ttl() + 5.0) * 1000.0);
 }
 
 /// The host alone cannot renew.
@@ -87,13 +94,14 @@ fn store_away() {
 fn host_without_store() {
     let steps = [(0.0, "store away holder"), (8.0, "store back")];
     let sum = play("host without store", rounds().0, &steps, 11.0);
-    at_most(&sum, "gap_ms_max", 5000.0);
+    at_most(&sum, "gap_ms_max", (ttl() + 2.0) * 1000.0);
 }
 
 /// The host stands still for two ttls.
 #[test]
 fn stopped() {
-    let sum = play("stopped", rounds().0, &[(0.0, "pause holder 6s")], 10.0);
+    let pause = format!("pause holder {}s", 2.0 * ttl());
+    let sum = play("stopped", rounds().0, &[(0.0, &pause)], 10.0);
     if rounds().1 {
         assert!(sum["stale_writes_refused"].as_u64().unwrap() > 0, "no zombie has written");
     }

@@ -175,7 +175,9 @@ impl Cluster {
     /// # }
     /// ```
     pub fn views(&self) -> Views {
-        Views { state: self.shared.state.clone(), picture: None }
+        let state = self.shared.state.clone();
+        let me = state.borrow().me.clone();
+        Views { state, me, picture: None }
     }
 
     /// What happens from now on, as this node sees it.
@@ -266,17 +268,24 @@ impl std::fmt::Debug for Hooks {
 #[derive(Clone, Debug)]
 pub struct Views {
     state: watch::Receiver<State>,
+    me: Node,
     picture: Option<u128>,
 }
 
 impl Views {
-    /// The next one; at first the present one. `None` when the node is out of the cluster.
+    /// The next one; at first the present one. An empty one when the node is out of the cluster and
+    /// starts over: [`Cluster::me`] is another incarnation then. `None` when it is out for good.
     pub async fn next(&mut self) -> Option<Arc<View>> {
         loop {
             {
                 let state = self.state.borrow_and_update();
                 if state.ended.is_some() {
                     return None;
+                }
+                if state.me != self.me {
+                    self.me = state.me.clone();
+                    self.picture = None;
+                    return Some(Arc::new(View::new(0)));
                 }
                 if let Some(view) = &state.view {
                     let picture = Some(view.picture());

@@ -60,8 +60,9 @@ pub struct Formation {
     /// Since when this node has asked for the cluster of this id.
     asked: Option<(u64, Moment)>,
     asking: Vec<Address>,
-    /// The lease was won before that cluster was asked for long enough.
-    gave_back: bool,
+    /// The lease was won before that cluster was asked for long enough. When to look at its record
+    /// next: a newer cluster may stand there.
+    gave_back: Option<Moment>,
     contending: bool,
     held: Option<u64>,
     /// The note was read since the last look at it.
@@ -88,6 +89,8 @@ pub enum FormationEffect {
     Contend,
     /// Stop contending, or release the lease.
     Withdraw,
+    /// Read the record once, and call [`Formation::read`] with its note.
+    Look,
     /// Form a cluster with this id: the term of the lease that was won.
     Form(u64),
     /// Form a cluster with an id that is probably higher than those of others: a wall clock's.
@@ -119,7 +122,7 @@ impl Formation {
             note: None,
             asked: None,
             asking: Vec::new(),
-            gave_back: false,
+            gave_back: None,
             contending: false,
             held: None,
             unread: false,
@@ -171,13 +174,9 @@ impl Formation {
 
     /// When [`poll`](Self::poll) has something to do by itself.
     pub fn next_wake(&self) -> Moment {
-        match (&self.guard, self.held, self.asked) {
-            (Guard::Lease { ttl }, None, Some((_, since)))
-                if self.gave_back && !self.contending =>
-            {
-                since + *ttl
-            }
-            (Guard::SeedOrder { patience, since: Some(since) }, ..) => *since + *patience,
+        match (&self.guard, self.gave_back) {
+            (Guard::Lease { .. }, Some(look)) if !self.contending => look,
+            (Guard::SeedOrder { patience, since: Some(since) }, _) => *since + *patience,
             _ => Moment::NEVER,
         }
     }
@@ -212,10 +211,15 @@ impl Formation {
                     // lease: of two sides of a split, the one that lives on.
                     Some(_) => {
                         self.withdraw(effects);
-                        self.gave_back = true;
+                        self.gave_back = Some(now + LOOK);
                     }
-                    None if asked_enough || !self.gave_back => self.contend(effects),
-                    None => {}
+                    None if asked_enough || self.gave_back.is_none() => self.contend(effects),
+                    None => {
+                        if self.gave_back.take_if(|at| *at <= now).is_some() {
+                            self.gave_back = Some(now + LOOK);
+                            effects.push(FormationEffect::Look);
+                        }
+                    }
                 }
             }
             (Guard::SeedOrder { patience, since }, _) => {
@@ -236,7 +240,7 @@ impl Formation {
         let note = FormationNote { cluster: term, contacts: vec![own.clone()] };
         if self.note.as_ref() == Some(&note) {
             self.asked = None;
-            self.gave_back = false;
+            self.gave_back = None;
             effects.push(FormationEffect::Form(term));
         } else {
             self.write(note, effects);
@@ -250,7 +254,7 @@ impl Formation {
         effects: &mut Vec<FormationEffect>,
     ) {
         self.asked = None;
-        self.gave_back = false;
+        self.gave_back = None;
         self.asking.clear();
         if let Guard::SeedOrder { since, .. } = &mut self.guard {
             *since = None;
@@ -306,5 +310,7 @@ impl Formation {
     }
 }
 
+/// How often to look for a cluster that somebody else has formed.
+const LOOK: Duration = Duration::from_millis(500);
 /// Enough to find somebody who lives.
 const MOST_CONTACTS: usize = 16;

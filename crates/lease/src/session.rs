@@ -72,8 +72,8 @@ impl AttachedLease<'_> {
         self.begin(true)?.acquired().await
     }
 
-    /// Observes the lease, and takes it only while it is [allowed](Standby::allow) to. The standby ends
-    /// with the session, and need not be kept beside it.
+    /// Observes the lease, and takes it only while it is [allowed](Standby::allow) to. The standby
+    /// ends with the session, but does not borrow it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -8,7 +8,8 @@ use crate::record::Owner;
 use crate::tenure::Back;
 use crate::{LeaseError, LeaseName, Loss, Tenure};
 
-/// Observes a lease, and takes it only while it is [allowed](Standby::allow) to; at first it is not.
+/// Observes a lease, and takes it only while it is [allowed](Standby::allow) to; at first it is
+/// not.
 ///
 /// Whoever wants the lease of a holder that died must have seen its record stand still for a whole
 /// ttl. A standby sees that beforehand: once it is allowed, it waits only for what is left of it.
@@ -107,8 +108,8 @@ impl Standby {
     }
 
     /// Waits until the lease is held, which happens only while it is allowed. Errors are those of
-    /// [`Lease::acquire`](crate::Lease::acquire); besides, [`LeaseError::Over`] says that the session
-    /// is over, or that the one tenure was returned before.
+    /// [`Lease::acquire`](crate::Lease::acquire); besides, [`LeaseError::Over`] says that the
+    /// session is over, or that the one tenure was returned before.
     ///
     /// If the future is dropped, it can be called again: what was won meanwhile waits.
     pub async fn acquired(&self) -> Result<Tenure, LeaseError> {

@@ -57,7 +57,7 @@ pub struct Builder {
 
 /// What keeps two nodes from hosting it at once.
 pub(crate) enum Guard {
-    Lease(Lease),
+    Lease(Box<Lease>),
     Attached(KeptSession, String),
 }
 
@@ -96,7 +96,7 @@ impl Guard {
 impl Builder {
     /// Only the holder of this lease hosts it. Give the lease on every node.
     pub fn lease(self, lease: Lease) -> Self {
-        Self { guard: Some(Guard::Lease(lease)), ..self }
+        Self { guard: Some(Guard::Lease(Box::new(lease))), ..self }
     }
 
     /// The same with a lease of this name that is attached to a session of this process: many

@@ -7,6 +7,7 @@
 //! ```
 //!
 //! In Kubernetes, with `--features singleton,kubernetes`: STORE=k8s://default.
+#![allow(clippy::disallowed_methods)] // an example is its own driver
 
 use std::time::Duration;
 

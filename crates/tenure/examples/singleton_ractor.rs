@@ -4,6 +4,7 @@
 //! ```sh
 //! cargo run -p tenure --features singleton --example singleton_ractor -- 127.0.0.1:7400
 //! ```
+#![allow(clippy::disallowed_methods)] // an example is its own driver
 
 use std::time::Duration;
 

@@ -4,6 +4,7 @@
 //! cargo run -p tenure --features singleton --example singleton_stream -- 127.0.0.1:7400
 //! cargo run -p tenure --features singleton --example singleton_stream -- 127.0.0.1:7401
 //! ```
+#![allow(clippy::disallowed_methods)] // an example is its own driver
 
 use std::time::Duration;
 

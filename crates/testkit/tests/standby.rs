@@ -86,8 +86,8 @@ impl Pair {
         self.holder.counts().sent_at(Operation::Renew).expect("it was")
     }
 
-    /// Allows the standby when three quarters of a ttl are over; it must hold the lease when one is,
-    /// or as much later as it may have noticed the last renewal.
+    /// Allows the standby when three quarters of a ttl are over; it must hold the lease when one
+    /// is, or as much later as it may have noticed the last renewal.
     async fn succeeds(&self, standby: &Standby, notices_after: Duration) {
         self.heir.counts().reached(Operation::Read, 2).await;
         let acquisitions = self.heir.counts().sent(Operation::Acquire);

@@ -127,12 +127,14 @@ fn settings(args: &Args, store: &Store, switch: &Switch) -> Settings {
     }
     // Only the client comes back by itself, to go on with its jobs.
     settings.rejoin = args.number == 0;
-    settings.membership.heartbeat_interval = Duration::from_millis(250);
-    settings.membership.acceptable_pause = Duration::from_secs(1);
-    settings.membership.gossip_interval = Duration::from_millis(250);
-    settings.membership.joining_patience = Duration::from_secs(2);
-    settings.membership.leave_timeout = Duration::from_secs(3);
-    settings.resolver.stable_after = Some(Duration::from_secs(1));
+    if args.ttl < DEFAULT_TTL {
+        settings.membership.heartbeat_interval = Duration::from_millis(250);
+        settings.membership.acceptable_pause = Duration::from_secs(1);
+        settings.membership.gossip_interval = Duration::from_millis(250);
+        settings.membership.joining_patience = Duration::from_secs(2);
+        settings.membership.leave_timeout = Duration::from_secs(3);
+        settings.resolver.stable_after = Some(Duration::from_secs(1));
+    }
     settings.transport.silence_max = Duration::from_secs(2);
     settings.transport.reconnect_max = Duration::from_millis(250);
     settings.transport.switch = Some(switch.clone());
@@ -318,3 +320,6 @@ const ENDING: Duration = Duration::from_secs(2);
 /// And its lease to be given back.
 const GIVING_BACK: Duration = Duration::from_millis(300);
 const BATCH: usize = 64;
+
+/// From here on everything else has its default timing, too.
+const DEFAULT_TTL: Duration = Duration::from_secs(15);

@@ -181,14 +181,20 @@ impl Show {
                 self.resume(number);
             }
         }
-        while !self.by_hand
-            && let Some((at, action)) = self.script.steps.front()
-            && *at <= self.elapsed(now)
-            && (!action.names_holder() || self.holder().is_some())
-        {
-            let action = action.clone();
-            self.script.steps.pop_front();
-            self.act(&action).await?;
+        let elapsed = self.elapsed(now);
+        let is_due = |step: Option<&(Duration, Action)>| step.is_some_and(|(at, _)| *at <= elapsed);
+        while !self.by_hand && is_due(self.script.steps.front()) {
+            let nobody = self.holder().is_none();
+            let waits =
+                self.script.steps.front().is_some_and(|(_, it)| it.names_holder()) && nobody;
+            if waits && !is_due(self.script.steps.get(1)) {
+                break;
+            }
+            let Some((_, action)) = self.script.steps.pop_front() else { break };
+            match waits {
+                true => self.note(Kind::Other, "left out: nobody works that it could be done to"),
+                false => self.act(&action).await?,
+            }
         }
         Ok(())
     }

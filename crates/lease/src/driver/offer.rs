@@ -68,8 +68,8 @@ impl Offer {
         }
     }
 
-    /// Withdraws a tenure that nobody has taken, if it is not allowed any more or not held; `true`: it
-    /// is to be declined.
+    /// Withdraws a tenure that nobody has taken, if it is not allowed any more or not held; `true`:
+    /// it is to be declined.
     pub(super) fn withdraw(&self, held: bool) -> bool {
         let mut inner = self.lock();
         let unwanted = !(inner.allowed && held);

@@ -13,9 +13,9 @@
 //!   dead first takes over the session's own record, so that its holder's next renewal is refused
 //!   for all of its leases at once, and only then touches the attached record.
 //!
-//! Who is *not allowed* only looks, so that its clock on the record runs already when it is: what has
-//! stood still by then is taken at once. What an earlier attempt of its own turns out to have won is
-//! given back.
+//! Who is *not allowed* only looks, so that its clock on the record runs already when it is: what
+//! has stood still by then is taken at once. What an earlier attempt of its own turns out to have
+//! won is given back.
 
 mod session;
 
@@ -120,8 +120,8 @@ impl Contender {
         Some(self.send(now, kind, request))
     }
 
-    /// If the next step is a look, and if that is due `soon`: takes it now, since an early look does
-    /// no harm. Returns the name of the session that is to be read as well.
+    /// If the next step is a look, and if that is due `soon`: takes it now, since an early look
+    /// does no harm. Returns the name of the session that is to be read as well.
     pub(super) fn poll_look(
         &mut self,
         now: Moment,
@@ -161,7 +161,8 @@ impl Contender {
         if self.allowed { self.session_step(now, claim) } else { Some(self.look()) }
     }
 
-    /// Reads the lease itself, too, while a session stands in the way: it may change hands meanwhile.
+    /// Reads the lease itself, too, while a session stands in the way: it may change hands
+    /// meanwhile.
     fn look(&self) -> (FlightKind, Request) {
         let names = std::iter::once(&self.wish.name).chain(self.session_to_look_at());
         (FlightKind::Look, Request::Read(names.cloned().collect()))
@@ -238,7 +239,8 @@ impl Contender {
                 let mut records = records.into_iter();
                 let before = self.attached_to().cloned();
                 let outcome = self.lost(now, records.next().flatten());
-                // The answer speaks of the session that the record was attached to before, if of any.
+                // The answer speaks of the session that the record was attached to before, if of
+                // any.
                 if let Some(session) = records.next()
                     && self.attached_to() == before.as_ref()
                 {
@@ -391,7 +393,8 @@ impl Contender {
             let sight = self.session.as_ref().map_or(&self.sight, |session| &session.sight);
             return sight.due(now, &self.settings);
         }
-        // Its clock on a session starts when it first sees it; the rest has time until it is allowed.
+        // Its clock on a session starts when it first sees it; the rest has time until it is
+        // allowed.
         let unseen = |session: &SessionSight| matches!(session.sight, Sight::Nothing);
         if self.session_in_the_way().is_some_and(unseen) { now } else { Moment::NEVER }
     }

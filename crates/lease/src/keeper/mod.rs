@@ -268,8 +268,8 @@ impl Keeper {
     }
 
     /// Whether it may take the lease; at first it may. While it may not, it only looks, and what an
-    /// attempt under way has won is given back; once it may, what has stood still for long enough is
-    /// taken at once. What is held stays held.
+    /// attempt under way has won is given back; once it may, what has stood still for long enough
+    /// is taken at once. What is held stays held.
     pub fn allow(&mut self, now: Moment, yes: bool) {
         self.tick(now);
         self.contender.allow(now, yes);

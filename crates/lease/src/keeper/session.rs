@@ -319,8 +319,8 @@ impl Session {
         self.index(id);
     }
 
-    /// An attached lease that was won is not wanted now; as [`Keeper::decline`]. `false`: the session
-    /// is over, and so is this.
+    /// An attached lease that was won is not wanted now; as [`Keeper::decline`]. `false`: the
+    /// session is over, and so is this.
     pub fn decline(&mut self, now: Moment, id: AttachId) -> bool {
         if self.ending || self.keeper.token().is_none() {
             self.detach(now, id);

@@ -36,14 +36,15 @@ pub(crate) fn manage(
             let _ = is_over.wait_for(|over| *over).await;
         }
     });
-    let (stop_within, guarded) = (settings.stop_within, guard.is_some());
-    let manager = Manager::new(cluster.me(), &name, guarded, settings, Moment::now());
+    let me = cluster.me();
+    let manager = Manager::new(me.clone(), &name, guard.is_some(), settings.clone(), Moment::now());
     let task = Task {
+        me,
         words: post.words(&name),
         views: cluster.views(),
         said: manager.word(),
         manager,
-        stop_within,
+        settings,
         cluster,
         name,
         guard,
@@ -62,11 +63,13 @@ pub(crate) fn manage(
 }
 
 struct Task {
+    /// The incarnation that `manager` manages for.
+    me: Node,
     cluster: Cluster,
     name: Arc<str>,
     guard: Option<Guard>,
     work: Work,
-    stop_within: Duration,
+    settings: Settings,
     manager: Manager,
     post: Arc<Post>,
     words: broadcast::Receiver<(Node, Word)>,
@@ -106,7 +109,10 @@ impl Task {
         let (mut out, mut left, mut deaf) = (false, false, false);
         loop {
             while let Some(effect) = self.manager.next_effect() {
-                if self.carry_out(effect) {
+                if !self.carry_out(effect) {
+                    continue;
+                }
+                if left || out || !self.next_life(&mut leaving).await {
                     self.over.send_replace(true);
                     self.post.unmanage(&self.name);
                     return;
@@ -139,6 +145,8 @@ impl Task {
             };
             let now = Moment::now();
             match happened {
+                // It starts over: what it hosted as its former self ends.
+                Happened::View(Some(_)) if self.cluster.me() != self.me => self.manager.out(now),
                 Happened::View(Some(view)) => self.manager.view(now, &view),
                 Happened::View(None) => {
                     out = true;
@@ -176,6 +184,26 @@ impl Task {
         }
     }
 
+    /// Nothing is hosted here any more, and this incarnation is out of the cluster. If there is
+    /// another, it is managed for from now on; false if not.
+    async fn next_life(&mut self, leaving: &mut mpsc::Receiver<()>) -> bool {
+        while self.cluster.me() == self.me {
+            let out = tokio::select! {
+                view = self.views.next() => view.is_none(),
+                _ = leaving.recv() => true,
+            };
+            if out {
+                return false;
+            }
+        }
+        self.me = self.cluster.me();
+        let (guarded, settings) = (self.guard.is_some(), self.settings.clone());
+        self.manager = Manager::new(self.me.clone(), &self.name, guarded, settings, Moment::now());
+        self.views = self.cluster.views();
+        (self.standby, self.probe) = (None, None);
+        true
+    }
+
     /// True when it is over.
     fn carry_out(&mut self, effect: Effect) -> bool {
         match effect {
@@ -194,7 +222,7 @@ impl Task {
                 let budget = self.tenure.as_ref().map(|held| held.tenure.time_to_stop());
                 let within = match (&reason, budget) {
                     (StopReason::LeaseLost(_), Some(budget)) => budget,
-                    _ => self.stop_within,
+                    _ => self.settings.stop_within,
                 };
                 self.instance.iter_mut().for_each(|it| it.stop(reason.clone(), within));
             }

@@ -339,7 +339,9 @@ impl<M: Message> Proxy<M> {
         let node = |host: &Option<Host>| host.as_ref().map(|host| host.node.clone());
         let first = node(&hosts.borrow_and_update());
         let (nodes, receiver) = watch::channel(first);
+        let proxy = self.clone(); // It finds the host for as long as somebody wants to know.
         tokio::spawn(async move {
+            let _proxy = proxy;
             loop {
                 tokio::select! {
                     changed = hosts.changed() => if changed.is_err() { return },

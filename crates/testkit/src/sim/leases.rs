@@ -3,8 +3,8 @@
 //!
 //! Each process runs the real [`Keeper`](tenure_lease::keeper::Keeper) or
 //! [`Session`](tenure_lease::keeper::Session). An omniscient observer writes down when the
-//! guarded work of each tenure begins and ends, and the [history](crate::history) is checked. In half
-//! of the schedules they stand by: who may not take the lease must only look.
+//! guarded work of each tenure begins and ends, and the [history](crate::history) is checked. In
+//! half of the schedules they stand by: who may not take the lease must only look.
 //!
 //! Two kinds of schedule. *Within the margin*: clock rates and pauses stay inside what the settings
 //! allow for, and no two activities may overlap. *Beyond* it, processes stand still for several

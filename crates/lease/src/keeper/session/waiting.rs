@@ -31,7 +31,8 @@ pub(super) struct Watched {
     session: Option<LeaseName>,
 }
 
-/// One for whom a batch is read, and where in it its lease and that one's session are, if it has one.
+/// One for whom a batch is read, and where in it its lease and that one's session are, if it has
+/// one.
 struct Reader {
     id: AttachId,
     flight: u64,

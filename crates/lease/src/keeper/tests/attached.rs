@@ -61,7 +61,10 @@ impl Node {
     }
 
     fn won(&self, id: AttachId) -> bool {
-        let won = |event: &SessionEvent| matches!(event, SessionEvent::Attached(of, Event::Won { .. }) if *of == id);
+        let won = |event: &SessionEvent| match event {
+            SessionEvent::Attached(of, Event::Won { .. }) => *of == id,
+            _ => false,
+        };
         self.events.iter().any(won)
     }
 

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use tenure_cluster::Status;
 use tenure_lease::Moment;
 
 use super::Sim;
@@ -56,10 +55,7 @@ impl Sim {
     /// Whether somebody is a full member of a cluster, as far as it knows.
     fn somebody_is_up(&self) -> bool {
         let mut processes = self.places.iter().flat_map(|place| &place.processes);
-        processes.any(|process| {
-            let own = process.membership.view().and_then(|view| view.member(&process.node));
-            own.is_some_and(|own| (Status::Up..Status::Down).contains(&own.status))
-        })
+        processes.any(|process| process.is_full_member())
     }
 }
 

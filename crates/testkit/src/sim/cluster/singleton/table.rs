@@ -81,8 +81,10 @@ impl std::ops::AddAssign for Measured {
 /// happened, line by line, if asked for.
 pub fn run_row(seed: u64, row: Row, trace: bool) -> (Measured, Vec<String>) {
     let schedule = Schedule::of(seed);
-    let singleton =
-        SingletonSettings { store_expires: seed % 2 == 0, ..SingletonSettings::plain(row.lease) };
+    let singleton = SingletonSettings {
+        store_expires: seed.is_multiple_of(2),
+        ..SingletonSettings::plain(row.lease)
+    };
     let settings = SimSettings {
         downing: row.strategy(),
         rejoin: true,
