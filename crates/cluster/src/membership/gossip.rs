@@ -102,8 +102,12 @@ impl Membership {
         }
         self.hears_of_itself(state.view.member(&self.me).is_some(), now);
         let Phase::Inside(view) = &mut self.phase else { return };
-        let before = view.digest();
+        let (before, generation) = (view.digest(), view.verdict().generation);
         let changes = view.merge(&state.view, &state.removed, now, &self.settings);
+        if view.verdict().generation > generation {
+            self.owe_for_survivors();
+        }
+        let Phase::Inside(view) = &self.phase else { return };
         let after = view.digest();
         if after != before {
             self.seen.clear();
