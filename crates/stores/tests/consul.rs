@@ -82,7 +82,7 @@ impl Factory for Consul {
 
 #[test]
 fn conformance() {
-    let Some((server, _turn)) = Server::find("consul") else { return };
+    let Some((server, _turn)) = Server::find_alone("consul") else { return };
     conformance::test(Consul(server));
 }
 
@@ -102,14 +102,14 @@ fn hand_over() {
 
 #[test]
 fn restart() {
-    let Some((server, _turn)) = Server::find("consul") else { return };
+    let Some((server, _turn)) = Server::find_alone("consul") else { return };
     let store = Consul(server.clone()).store();
     conformance::block_on(server::survives_restart(&server, &store, Settings::new(TTL)));
 }
 
 #[test]
 fn outage() {
-    let Some((server, _turn)) = Server::find("consul") else { return };
+    let Some((server, _turn)) = Server::find_alone("consul") else { return };
     let consul = Consul(server.clone());
     conformance::block_on(async {
         for (begin, end) in [("pause", "resume"), ("kill", "restart")] {

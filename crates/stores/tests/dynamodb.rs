@@ -9,8 +9,8 @@ mod answers;
 mod credentials;
 mod server;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ use tenure_lease::{LeaseName, Loss, Moment, Nonce, Settings, Store, Token};
 use tenure_stores::dynamodb::DynamoStore;
 use tenure_testkit::conformance::{self, Factory};
 
-use server::{Server, fresh, request};
+use server::{Server, Turn, fresh, request};
 
 const TTL: Duration = Duration::from_secs(2);
 /// The suite's hundred checks at once keep the emulator, which has one thread, busy for a second.
@@ -34,9 +34,17 @@ const TABLE: &str = "tenure-tests";
 struct Dynamo(Server);
 
 impl Dynamo {
-    /// The emulator, with the table that the tests use.
-    fn find() -> Option<(Self, MutexGuard<'static, ()>)> {
-        let (server, turn) = Server::find("dynamodb")?;
+    /// The emulator, with the table that the tests use, to be used beside others.
+    fn find() -> Option<(Self, Turn)> {
+        Self::prepared(Server::find("dynamodb")?)
+    }
+
+    /// The same, and the right to disturb it.
+    fn find_alone() -> Option<(Self, Turn)> {
+        Self::prepared(Server::find_alone("dynamodb")?)
+    }
+
+    fn prepared((server, turn): (Server, Turn)) -> Option<(Self, Turn)> {
         let dynamo = Self(server);
         conformance::block_on(async {
             let store = dynamo.open_table(TABLE, "&create=true");
@@ -166,7 +174,7 @@ fn cost_of_attached() {
 
 #[test]
 fn conformance() {
-    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    let Some((dynamo, _turn)) = Dynamo::find_alone() else { return };
     conformance::test(dynamo);
 }
 
@@ -225,14 +233,14 @@ fn race() {
 
 #[test]
 fn restart() {
-    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    let Some((dynamo, _turn)) = Dynamo::find_alone() else { return };
     let store = dynamo.store();
     conformance::block_on(server::survives_restart(&dynamo.0, &store, Settings::new(TTL * 2)));
 }
 
 #[test]
 fn outage() {
-    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    let Some((dynamo, _turn)) = Dynamo::find_alone() else { return };
     conformance::block_on(async {
         for (begin, end) in [("pause", "resume"), ("kill", "restart")] {
             let settings = Settings::new(TTL * 2);

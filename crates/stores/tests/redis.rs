@@ -105,7 +105,7 @@ fn cost_of_attached() {
 
 #[test]
 fn conformance() {
-    let Some((server, _turn)) = Server::find("redis") else { return };
+    let Some((server, _turn)) = Server::find_alone("redis") else { return };
     let redis = Redis(server);
     assert_eq!(redis.store().info().promise, Promise::BestEffort);
     conformance::test(redis);
@@ -128,14 +128,14 @@ fn hand_over() {
 
 #[test]
 fn restart() {
-    let Some((server, _turn)) = Server::find("redis") else { return };
+    let Some((server, _turn)) = Server::find_alone("redis") else { return };
     let store = Redis(server.clone()).store();
     conformance::block_on(server::survives_restart(&server, &store, Settings::new(TTL * 2)));
 }
 
 #[test]
 fn outage() {
-    let Some((server, _turn)) = Server::find("redis") else { return };
+    let Some((server, _turn)) = Server::find_alone("redis") else { return };
     let redis = Redis(server.clone());
     conformance::block_on(async {
         for (begin, end) in [("pause", "resume"), ("kill", "restart")] {
@@ -240,7 +240,7 @@ fn terms_are_exact() {
 /// A restart that forgets all scripts costs nothing.
 #[test]
 fn scripts_may_be_flushed() {
-    let Some((server, _turn)) = Server::find("redis") else { return };
+    let Some((server, _turn)) = Server::find_alone("redis") else { return };
     let redis = Redis(server);
     conformance::block_on(async {
         let (store, name) = (redis.store(), fresh("flushed"));

@@ -10,11 +10,11 @@ use tenure_lease::{Loss, Moment, Token};
 
 use super::server::cost_of_attached;
 use super::server::proxy::cut_replies;
-use super::support::{Server, block_on, name, server, settings, within};
+use super::support::{Server, block_on, name, server, server_alone, settings, within};
 
 #[test]
 fn a_restart_within_the_ttl_changes_nothing() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server_alone() else { return };
     if !server.must_be_controlled() {
         return;
     }
@@ -34,7 +34,7 @@ fn a_restart_within_the_ttl_changes_nothing() {
 
 #[test]
 fn an_outage_of_two_ttls_ends_the_tenure_and_begins_one() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server_alone() else { return };
     if !server.must_be_controlled() {
         return;
     }
@@ -121,7 +121,7 @@ struct Held {
 /// The server does what it was asked, and the connection dies before it can say so.
 #[test]
 fn a_reply_that_is_cut_off_leaves_no_orphan_and_deposes_nobody() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server() else { return };
     block_on(async {
         server.create_tables().await;
         let (direct, settings) = (server.store().await, settings(Duration::from_secs(4)));
@@ -134,7 +134,7 @@ fn a_reply_that_is_cut_off_leaves_no_orphan_and_deposes_nobody() {
 /// A thousand attached leases: one statement per renewal, one per sweep.
 #[test]
 fn attached_leases_cost_one_renewal() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server() else { return };
     block_on(async {
         server.create_tables().await;
         let settings = settings(Duration::from_secs(6));

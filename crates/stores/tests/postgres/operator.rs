@@ -10,7 +10,7 @@ use super::support::{block_on, connect, name, server, settings, within};
 
 #[test]
 fn a_holder_learns_why_within_a_renewal_interval() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server() else { return };
     block_on(async {
         let store = server.store().await;
         let edits: [Edit; 6] = [
@@ -53,7 +53,7 @@ fn a_holder_learns_why_within_a_renewal_interval() {
 /// above it.
 #[test]
 fn a_deleted_row_leaves_its_term_behind() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server() else { return };
     block_on(async {
         let lease = server.store().await.lease("raised");
         let above = lease.acquire().await.unwrap().token().term + (1 << 50);
@@ -72,7 +72,7 @@ fn a_deleted_row_leaves_its_term_behind() {
 /// A table that was dropped is a table without records: the holder has lost, contenders start anew.
 #[test]
 fn a_dropped_table_is_created_again() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server() else { return };
     block_on(async {
         let store = server.store().await;
         let lease = store.lease("dropped").settings(settings(TTL));
@@ -90,7 +90,7 @@ fn a_dropped_table_is_created_again() {
 /// no heap of waiting sessions behind.
 #[test]
 fn a_locked_row_holds_up_no_other_lease() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server() else { return };
     block_on(async {
         let store = tenure_stores::open(&server.url("connections=2&listen=off")).await.unwrap();
         let [locked, other] = ["locked", "other"].map(|name| {
@@ -117,7 +117,7 @@ fn a_locked_row_holds_up_no_other_lease() {
 /// A role that may not is told so, and what it needs; a database that forgets is not used.
 #[test]
 fn what_cannot_work_is_said() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server() else { return };
     block_on(async {
         let role = format!("{}_role", server.schema);
         let admin = connect(server.base()).await;
@@ -170,7 +170,7 @@ fn what_cannot_work_is_said() {
 /// The shipped file is what a process would create, and may be run again.
 #[test]
 fn the_shipped_schema_can_be_run_by_hand() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server() else { return };
     block_on(async {
         let schema = include_str!("../../src/postgres/schema.sql");
         server.execute(schema).await;
