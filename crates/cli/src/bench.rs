@@ -8,6 +8,8 @@ mod downing;
 mod lease;
 mod samples;
 #[cfg(feature = "cluster")]
+mod singleton;
+#[cfg(feature = "cluster")]
 mod transport;
 
 use std::process::ExitCode;
@@ -38,6 +40,9 @@ enum Command {
     /// Send messages to another process over loopback, with mutual TLS, and control frames besides
     #[cfg(feature = "cluster")]
     Transport(TransportArgs),
+    /// Talk to a singleton on another process over loopback, with mutual TLS
+    #[cfg(feature = "cluster")]
+    Singleton(SingletonArgs),
 }
 
 #[cfg(feature = "cluster")]
@@ -60,6 +65,20 @@ struct TransportArgs {
     /// Be the other process
     #[arg(long, hide = true)]
     peer: bool,
+}
+
+#[cfg(feature = "cluster")]
+#[derive(clap::Args)]
+struct SingletonArgs {
+    /// How long it is told messages; it is asked for half as long
+    #[arg(long, value_parser = duration::parse, default_value = "4s", value_name = "DURATION")]
+    duration: Duration,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Be the other process; where to meet
+    #[arg(long, hide = true)]
+    peer: Option<std::path::PathBuf>,
 }
 
 #[derive(clap::Args)]
@@ -96,6 +115,11 @@ pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
         Command::Transport(args) if args.peer => transport::peer()?,
         #[cfg(feature = "cluster")]
         Command::Transport(args) => output::print(&transport::measure(args.duration)?, args.json)?,
+        #[cfg(feature = "cluster")]
+        Command::Singleton(args) => match args.peer {
+            Some(place) => singleton::peer(&place, args.duration)?,
+            None => output::print(&singleton::measure(args.duration)?, args.json)?,
+        },
     }
     Ok(ExitCode::SUCCESS)
 }

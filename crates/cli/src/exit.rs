@@ -19,7 +19,7 @@ pub(crate) const HELD: u8 = 75;
 pub(crate) const HELP: &str = "\
 Exit codes:
   0     done
-  1     sim: something happened that must not
+  1     sim, demo: something happened that must not
   64    an argument is wrong
   69    the store cannot be used: not reachable, no permission, read-only, full, damaged;
         no node answers (cluster)

@@ -6,6 +6,8 @@ mod bench;
 mod certs;
 #[cfg(feature = "cluster")]
 mod cluster;
+#[cfg(all(feature = "demo", target_os = "linux"))]
+mod demo;
 #[cfg(feature = "cluster")]
 mod downing;
 mod duration;
@@ -59,6 +61,11 @@ enum Command {
     Certs(certs::Args),
     #[cfg(feature = "cluster")]
     Sim(sim::Args),
+    #[cfg(all(feature = "demo", target_os = "linux"))]
+    Demo(demo::Args),
+    #[cfg(all(feature = "demo", target_os = "linux"))]
+    #[command(name = demo::PROCESS, hide = true)]
+    DemoProcess(demo::ProcessArgs),
 }
 
 fn main() -> ExitCode {
@@ -74,6 +81,8 @@ fn main() -> ExitCode {
         Command::Run(_) => "info",
         #[cfg(feature = "cluster")]
         Command::Node(_) => "info",
+        #[cfg(all(feature = "demo", target_os = "linux"))]
+        Command::DemoProcess(_) => "info",
         _ => "warn",
     };
     let level = cli.log_level.as_deref().filter(|level| !level.is_empty()).unwrap_or(usual);
@@ -94,6 +103,10 @@ fn main() -> ExitCode {
         Command::Certs(args) => certs::main(&args),
         #[cfg(feature = "cluster")]
         Command::Sim(args) => sim::main(&args),
+        #[cfg(all(feature = "demo", target_os = "linux"))]
+        Command::Demo(args) => demo::main(args),
+        #[cfg(all(feature = "demo", target_os = "linux"))]
+        Command::DemoProcess(args) => demo::process(&args),
     });
     match outcome {
         Ok(code) => code,

@@ -34,6 +34,8 @@ pub(crate) use guardian::{Args as GuardianArgs, NAME as GUARDIAN, main as guard}
 
 use hold::End;
 pub(crate) use signals::Signals;
+#[cfg(all(feature = "demo", target_os = "linux"))]
+pub(crate) use sys::{PidFd, tie_to_us};
 
 /// Run a command while a lease is held
 ///

@@ -1,5 +1,7 @@
 //! `tenure sim`: whole clusters in virtual time, thousands of schedules of faults, each from a seed.
 
+mod table;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -41,14 +43,27 @@ pub(crate) struct Args {
     /// Only measure how fast an idle cluster is simulated
     #[arg(long, conflicts_with_all = ["seed", "seeds", "faults", "trace"])]
     bench: bool,
+    /// Only run the same splits with and without downing, with and without a lease, and count how often
+    /// a singleton was active twice
+    #[arg(long, conflicts_with_all = ["bench", "faults", "trace", "nodes"])]
+    singleton_table: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
+impl Args {
+    fn wanted(&self) -> Range<u64> {
+        self.seed.map_or(self.seeds.clone(), |seed| seed..seed.saturating_add(1))
+    }
+}
+
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
     if args.bench {
         return bench(args);
+    }
+    if args.singleton_table {
+        return table::main(args);
     }
     let report = Report::of(args)?;
     output::print(&report, args.json)?;
@@ -82,7 +97,6 @@ struct Found {
 impl Report {
     fn of(args: &Args) -> Result<Self, Failure> {
         let began = now();
-        let seeds = args.seed.map_or(args.seeds.clone(), |seed| seed..seed.saturating_add(1));
         let mut report = Self {
             seeds: 0,
             nodes: args.nodes,
@@ -93,7 +107,7 @@ impl Report {
             recovery_s_max: 0.0,
             coverage: COVERAGE.iter().map(|word| (*word, 0)).collect(),
         };
-        for seed in seeds {
+        for seed in args.wanted() {
             if args.budget.is_some_and(|budget| began.elapsed() >= budget) {
                 break;
             }

@@ -115,6 +115,8 @@ impl Driver {
         let _ = tokio::time::timeout(preflight::HEAD_START, first).await;
         loop {
             if let Some(why) = self.refused() {
+                // Whoever tries again at once needs the port.
+                bound.transport.close(Duration::ZERO).await;
                 return self.end(End::Lease(why));
             }
             let ending = self.live(&me, bound).await;
@@ -130,13 +132,14 @@ impl Driver {
             if !again || self.commands.is_closed() {
                 return self.end(End::Membership(ending));
             }
-            tokio::time::sleep(BETWEEN_LIVES).await;
             me = new_node(&self.settings);
+            // At once: whoever hosts something must know that the node is out of the cluster.
+            self.state.send_modify(|state| *state = State::outside(me.clone()));
+            tokio::time::sleep(BETWEEN_LIVES).await;
             bound = match self.bind(&me, &Handle::current()) {
                 Ok(bound) => bound,
                 Err(error) => return self.end(End::Failed(error.to_string().into())),
             };
-            self.state.send_modify(|state| *state = State::outside(me.clone()));
         }
     }
 

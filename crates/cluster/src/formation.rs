@@ -7,7 +7,8 @@
 //!
 //! Somebody who wins the lease and finds an id in the note does not know whether that cluster still
 //! lives: its leader may have lost the store, or be on its way out. So it asks the contact points
-//! for one ttl first. If they do live and it cannot reach them, two clusters come to be, with
+//! for one ttl first, and gives the lease back meanwhile: the next leader of that cluster, if there
+//! is one, takes it. If they do live and it cannot reach them, two clusters come to be, with
 //! different ids. A leader that finds another id than its own in the note therefore looks for that
 //! cluster's members, and when the two meet, the one with the lower id gives way.
 //!
@@ -59,6 +60,9 @@ pub struct Formation {
     /// Since when this node has asked for the cluster of this id.
     asked: Option<(u64, Moment)>,
     asking: Vec<Address>,
+    /// The lease was won before that cluster was asked for long enough. When to look at its record
+    /// next: a newer cluster may stand there.
+    gave_back: Option<Moment>,
     contending: bool,
     held: Option<u64>,
     /// The note was read since the last look at it.
@@ -85,6 +89,8 @@ pub enum FormationEffect {
     Contend,
     /// Stop contending, or release the lease.
     Withdraw,
+    /// Read the record once, and call [`Formation::read`] with its note.
+    Look,
     /// Form a cluster with this id: the term of the lease that was won.
     Form(u64),
     /// Form a cluster with an id that is probably higher than those of others: a wall clock's.
@@ -116,6 +122,7 @@ impl Formation {
             note: None,
             asked: None,
             asking: Vec::new(),
+            gave_back: None,
             contending: false,
             held: None,
             unread: false,
@@ -167,11 +174,9 @@ impl Formation {
 
     /// When [`poll`](Self::poll) has something to do by itself.
     pub fn next_wake(&self) -> Moment {
-        // While its note is being written, there is nothing to do but wait for that.
-        let forming = self.written.as_ref().map(|note| note.cluster) == self.held;
-        match (&self.guard, self.held, self.asked) {
-            (Guard::Lease { ttl }, Some(_), Some((_, since))) if !forming => since + *ttl,
-            (Guard::SeedOrder { patience, since: Some(since) }, ..) => *since + *patience,
+        match (&self.guard, self.gave_back) {
+            (Guard::Lease { .. }, Some(look)) if !self.contending => look,
+            (Guard::SeedOrder { patience, since: Some(since) }, _) => *since + *patience,
             _ => Moment::NEVER,
         }
     }
@@ -198,11 +203,23 @@ impl Formation {
             self.asked = Some((note.cluster, now));
         }
         match (&mut self.guard, self.held) {
-            (Guard::Lease { .. }, None) => self.contend(effects),
-            (Guard::Lease { ttl }, Some(term)) => {
+            (Guard::Lease { ttl }, held) => {
                 let asked_enough = self.asked.is_none_or(|(_, since)| since + *ttl <= now);
-                if asked_enough {
-                    self.form(term, own, effects);
+                match held {
+                    Some(term) if asked_enough => self.form(term, own, effects),
+                    // Perhaps that cluster's leader has gone, and the next one is about to take the
+                    // lease: of two sides of a split, the one that lives on.
+                    Some(_) => {
+                        self.withdraw(effects);
+                        self.gave_back = Some(now + LOOK);
+                    }
+                    None if asked_enough || self.gave_back.is_none() => self.contend(effects),
+                    None => {
+                        if self.gave_back.take_if(|at| *at <= now).is_some() {
+                            self.gave_back = Some(now + LOOK);
+                            effects.push(FormationEffect::Look);
+                        }
+                    }
                 }
             }
             (Guard::SeedOrder { patience, since }, _) => {
@@ -223,6 +240,7 @@ impl Formation {
         let note = FormationNote { cluster: term, contacts: vec![own.clone()] };
         if self.note.as_ref() == Some(&note) {
             self.asked = None;
+            self.gave_back = None;
             effects.push(FormationEffect::Form(term));
         } else {
             self.write(note, effects);
@@ -236,6 +254,7 @@ impl Formation {
         effects: &mut Vec<FormationEffect>,
     ) {
         self.asked = None;
+        self.gave_back = None;
         self.asking.clear();
         if let Guard::SeedOrder { since, .. } = &mut self.guard {
             *since = None;
@@ -244,7 +263,10 @@ impl Formation {
         let Some(view) = membership.view() else { return };
         // Who sees no leader, because nobody answers, looks at the record too: there may be a newer
         // cluster, and nobody else who would tell.
-        if membership.leader().is_some_and(|leader| leader != membership.me()) {
+        // But not who is only joining: it starts over, and would be in the way of those outside who
+        // could form one.
+        let joins = view.member(membership.me()).is_some_and(|own| !own.is_full());
+        if joins || membership.leader().is_some_and(|leader| leader != membership.me()) {
             return self.withdraw(effects);
         }
         if std::mem::take(&mut self.unread)
@@ -288,5 +310,7 @@ impl Formation {
     }
 }
 
+/// How often to look for a cluster that somebody else has formed.
+const LOOK: Duration = Duration::from_millis(500);
 /// Enough to find somebody who lives.
 const MOST_CONTACTS: usize = 16;

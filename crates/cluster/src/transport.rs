@@ -40,6 +40,8 @@ pub(crate) mod settings;
 pub mod telemetry;
 pub(crate) mod verify;
 
+#[cfg(feature = "switch")]
+pub use driver::Switch;
 #[cfg(feature = "certs")]
 pub use driver::bench;
 pub use driver::{DataLane, Transport};

@@ -6,7 +6,7 @@ use tenure_testkit::sim::leases::{Plan, run};
 
 /// How many seeds a search may take (`TENURE_SEEDS`).
 fn seeds() -> u64 {
-    std::env::var("TENURE_SEEDS").map_or(500, |seeds| seeds.parse().expect("a number of seeds"))
+    std::env::var("TENURE_SEEDS").map_or(2_000, |seeds| seeds.parse().expect("a number of seeds"))
 }
 
 fn violates(seed: u64, without: Option<Rule>) -> bool {

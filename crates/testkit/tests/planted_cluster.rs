@@ -51,5 +51,5 @@ fn a_leader_that_acts_on_what_not_all_have_seen() {
 
 #[test]
 fn an_address_that_is_not_proved() {
-    found(Rule::ProveAddress, 72);
+    found(Rule::ProveAddress, 684);
 }

@@ -5,6 +5,14 @@ use std::time::Duration;
 #[derive(Default)]
 pub(super) struct Samples(Vec<Duration>);
 
+impl FromIterator<Duration> for Samples {
+    fn from_iter<I: IntoIterator<Item = Duration>>(samples: I) -> Self {
+        let mut samples: Vec<Duration> = samples.into_iter().collect();
+        samples.sort_unstable();
+        Self(samples)
+    }
+}
+
 impl Samples {
     pub(super) fn push(&mut self, sample: Duration) {
         self.0.push(sample);

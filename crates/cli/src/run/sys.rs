@@ -31,7 +31,7 @@ pub(super) fn kill(pid: i32, signal: i32) {
 }
 
 #[cfg(target_os = "linux")]
-pub(super) use linux::*;
+pub(crate) use linux::*;
 
 #[cfg(target_os = "linux")]
 mod linux {

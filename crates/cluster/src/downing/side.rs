@@ -74,7 +74,7 @@ impl<'a, N: HasAddress> Side<'a, N> {
         };
         self.here
             .iter()
-            .filter(|seat| role.is_none_or(|role| seat.roles.contains(role)))
+            .filter(|seat| seat.counts() && role.is_none_or(|role| seat.roles.contains(role)))
             .filter_map(|seat| Some((rank(seat.status)?, &seat.node)))
             .min()
             .map(|(_, node)| node)

@@ -54,9 +54,10 @@ pub struct Seat<N> {
 }
 
 impl<N> Seat<N> {
-    /// Whether it is counted: not while it is only joining, and not when it is down.
+    /// Whether it is counted: not while it is only joining, or leaves before it was up, and not when
+    /// it is down.
     pub(super) fn counts(&self) -> bool {
-        counts(self.status)
+        counts(self.status, self.up_number)
     }
 }
 
@@ -74,7 +75,7 @@ pub struct Converged<N> {
 impl<N: HasAddress> Converged<N> {
     /// Of these members: node, status, up-number and roles.
     pub fn new(members: impl IntoIterator<Item = (N, Status, u64, Roles)>) -> Self {
-        let counted = members.into_iter().filter(|(_, status, ..)| counts(*status));
+        let counted = members.into_iter().filter(|(_, status, age, _)| counts(*status, *age));
         Self { members: counted.map(|(node, _, age, roles)| (node, (age, roles))).collect() }
     }
 }
@@ -187,8 +188,12 @@ fn links(cuts: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
     links
 }
 
-fn counts(status: Status) -> bool {
-    matches!(status, Status::Up | Status::Leaving | Status::Exiting)
+fn counts(status: Status, up_number: u64) -> bool {
+    match status {
+        Status::Up => true,
+        Status::Leaving | Status::Exiting => up_number > 0,
+        Status::Joining | Status::Down => false,
+    }
 }
 
 /// A belief that makes no sense.
@@ -204,7 +209,7 @@ pub enum SituationError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{KeepMajority, Strategy};
+    use super::super::{Decision, KeepMajority, LeaseMajority, Mode, Strategy};
     use super::*;
     use crate::Address;
     use crate::view::Row;
@@ -249,5 +254,34 @@ mod tests {
         assert_eq!(decision.down(), [c, d]);
         let of_the_dead = Situation::of(&old, &view, &seen, None);
         assert!(of_the_dead.side().is_none());
+    }
+
+    /// Those who have not heard that it leaves hold it for joining, and give it up without counting
+    /// it. So it must not decide for those around it.
+    #[test]
+    fn who_leaves_before_it_was_up_has_no_say() {
+        let (leaves, joins, up) = (node('a', 1), node('b', 2), node('c', 3));
+        let mut view = View::new(1);
+        let member = |status, up_number| Member { status, up_number, roles: Roles::default() };
+        view.set_member(&leaves, member(Status::Leaving, 0));
+        view.set_member(&joins, member(Status::Joining, 0));
+        view.set_member(&up, member(Status::Up, 1));
+        let beyond = |nodes: &[&Node]| Row {
+            version: 1,
+            unreachable: nodes.iter().copied().cloned().collect::<BTreeSet<_>>().into(),
+        };
+        let mut other = view.clone();
+        view.set_row(&leaves, beyond(&[&up]));
+        other.set_row(&up, beyond(&[&leaves, &joins]));
+        let strategy = Strategy::LeaseMajority(LeaseMajority {
+            mode: Mode::Always,
+            ..LeaseMajority::default()
+        });
+        let seen = BTreeSet::from([leaves.clone(), joins.clone()]);
+        let here = Situation::of(&leaves, &view, &seen, None);
+        assert!(matches!(strategy.decide(&here), Decision::Stay { .. }));
+        assert_eq!(strategy.decider(&here), None);
+        let there = Situation::of(&up, &other, &BTreeSet::from([up.clone()]), None);
+        assert_eq!(strategy.decide(&there).down(), [leaves, joins]);
     }
 }

@@ -11,6 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 pub(super) enum LeaseOrder {
     Contend,
     Withdraw,
+    Look,
     WriteNote(Vec<u8>),
 }
 
@@ -29,8 +30,13 @@ pub(super) async fn tend(
     news: mpsc::Sender<LeaseNews>,
 ) {
     while let Some(order) = orders.recv().await {
-        if !matches!(order, LeaseOrder::Contend) {
-            continue;
+        match order {
+            LeaseOrder::Contend => {}
+            LeaseOrder::Look => {
+                look(&lease, &news).await;
+                continue;
+            }
+            LeaseOrder::Withdraw | LeaseOrder::WriteNote(_) => continue,
         }
         let Some(tenure) = contend(&lease, &mut orders, &news).await else { continue };
         let won = LeaseNews::Won { term: tenure.token().term, note: tenure.note().to_vec() };
@@ -47,17 +53,16 @@ async fn contend(
     orders: &mut mpsc::Receiver<LeaseOrder>,
     news: &mpsc::Sender<LeaseNews>,
 ) -> Option<Tenure> {
-    let store = lease.store();
     let name = lease.name().ok()?.as_str().to_owned();
-    let mut look = interval(LOOK);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tick = interval(LOOK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut acquire = std::pin::pin!(lease.acquire());
     loop {
         tokio::select! {
             biased;
             order = orders.recv() => match order {
                 None | Some(LeaseOrder::Withdraw) => return None,
-                Some(LeaseOrder::Contend | LeaseOrder::WriteNote(_)) => {}
+                Some(LeaseOrder::Contend | LeaseOrder::Look | LeaseOrder::WriteNote(_)) => {}
             },
             acquired = &mut acquire => match acquired {
                 Ok(tenure) => return Some(tenure),
@@ -68,16 +73,20 @@ async fn contend(
                     return None;
                 }
             },
-            _ = look.tick() => {
-                match store.inspect(&name).await {
-                    Ok(Some(record)) => {
-                        let _ = news.send(LeaseNews::Read(record.note)).await;
-                    }
-                    Ok(None) => {}
-                    Err(error) => tracing::debug!(lease = name, "cannot be read: {error}"),
-                }
-            }
+            _ = tick.tick() => look(lease, news).await,
         }
+    }
+}
+
+/// Reads what the record says.
+async fn look(lease: &Lease, news: &mpsc::Sender<LeaseNews>) {
+    let Ok(name) = lease.name() else { return };
+    match lease.store().inspect(name.as_str()).await {
+        Ok(Some(record)) => {
+            let _ = news.send(LeaseNews::Read(record.note)).await;
+        }
+        Ok(None) => {}
+        Err(error) => tracing::debug!(lease = name.as_str(), "cannot be read: {error}"),
     }
 }
 
@@ -109,7 +118,7 @@ async fn hold(
                         }
                     }
                 }
-                Some(LeaseOrder::Contend) => {}
+                Some(LeaseOrder::Contend | LeaseOrder::Look) => {}
             },
             () = news.closed() => {
                 tenure.release().await;

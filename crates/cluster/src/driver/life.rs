@@ -233,6 +233,8 @@ impl Life<'_> {
             FormationEffect::Meet(contacts) => self.membership.meet(&contacts),
             FormationEffect::Contend => self.order(LeaseOrder::Contend),
             FormationEffect::Withdraw => self.order(LeaseOrder::Withdraw),
+            // One that finds no room comes after others that were not answered yet.
+            FormationEffect::Look => drop(self.lease.try_send(LeaseOrder::Look)),
             FormationEffect::WriteNote(note) => self.order(LeaseOrder::WriteNote(note.to_bytes())),
         }
     }

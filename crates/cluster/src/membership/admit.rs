@@ -43,10 +43,10 @@ impl Membership {
     fn admit(&mut self, from: &Node, join: &Join, now: Moment) -> Result<Option<u64>, Refusal> {
         let must_agree = self.must_agree.clone();
         let Some(view) = self.view() else { return Err(Refusal::NotAMember) };
-        let own = view.member(&self.me).map(|member| member.status);
+        let own = view.member(&self.me).filter(|member| member.is_full());
         // Only full members: joining ones who let each other in would keep a cluster going in which
         // nobody is left who could make them full members.
-        if !matches!(own, Some(Status::Up | Status::Leaving)) {
+        if own.is_none_or(|own| own.status > Status::Leaving) {
             return Err(Refusal::NotAMember);
         }
         if view.is_removed(from) {

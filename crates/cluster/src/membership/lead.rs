@@ -32,7 +32,7 @@ impl Membership {
         let mut told = Vec::new();
         for (node, member) in members {
             let (status, up_number) = match member.status {
-                Status::Joining => (Status::Up, view.highest_up() + 1),
+                Status::Joining => (Status::Up, view.next_up()),
                 Status::Leaving => (Status::Exiting, member.up_number),
                 Status::Down if node != self.me => {
                     view.remove(&node, now);
@@ -62,8 +62,7 @@ impl Membership {
         if self.told.unreachable.is_empty() && self.lost_joiners.is_empty() {
             return;
         }
-        let lost =
-            |node: &&Node| view.member(node).is_some_and(|member| member.status == Status::Joining);
+        let lost = |node: &&Node| view.member(node).is_some_and(|member| !member.is_full());
         let lost: Vec<Node> = self.told.unreachable.iter().filter(lost).cloned().collect();
         self.lost_joiners.retain(|node, _| lost.contains(node) || *node == self.me);
         let split = lost.len() < self.told.unreachable.len();
@@ -83,7 +82,6 @@ impl Membership {
         if !self.is_joining() {
             return;
         }
-        let counts = |status| (Status::Up..Status::Down).contains(&status);
         // What others say may be what somebody said who is dead.
         let unreachable = |node: &Node| match self.watch.finds_unreachable(node) {
             Some(unreachable) => unreachable,
@@ -91,7 +89,7 @@ impl Membership {
         };
         let alone = view
             .members()
-            .filter(|(_, member)| counts(member.status))
+            .filter(|(_, member)| member.is_full())
             .all(|(node, _)| unreachable(node));
         if !alone {
             self.lost_joiners.remove(&self.me);

@@ -86,6 +86,35 @@ impl<M: Message> Sender<M> {
         }
     }
 
+    /// As [`tell`](Self::tell), but a message that was not even encoded comes back with the error, to be
+    /// sent elsewhere.
+    pub async fn tell_or_back(&self, message: M) -> Result<(), (NotDone, Option<M>)> {
+        let kept;
+        let lane = match self.open_lane() {
+            Some(lane) => lane,
+            None => match self.messaging.route(&self.node, &self.name) {
+                Ok(Route::Lane(lane)) => {
+                    kept = lane;
+                    self.keep(&kept)
+                }
+                Ok(Route::Own(mailbox)) => {
+                    let put = self.messaging.put_own(&mailbox, message, None, true).await;
+                    return put.map_err(|why| (why, None));
+                }
+                Err(why) => return Err((why, Some(message))),
+            },
+        };
+        let (mut failed, mut slot) = (None, Some(message));
+        let encode = |out: &mut Vec<u8>| {
+            if let Some(message) = slot.take() {
+                let head = |out: &mut Vec<u8>| wire::put_to(out, TELL, self.name.as_bytes());
+                encode(&mut failed, message, head)(out);
+            }
+        };
+        let sent = lane.send_with(encode).await;
+        sent.map_err(|error| (NotDone::from_send(error, failed), slot))
+    }
+
     /// Sends a message if there is room for it, both on the way and in the receiver's mailbox: if
     /// the latter is full, there will be a [`DeadLetter`](super::DeadLetter).
     ///

@@ -36,8 +36,12 @@ mod incoming;
 mod link;
 mod silence;
 mod socket;
+#[cfg(feature = "switch")]
+mod switch;
 
 pub use data::DataLane;
+#[cfg(feature = "switch")]
+pub use switch::Switch;
 
 /// A node's end of all its links. Dropping it closes them at once.
 #[derive(Debug)]

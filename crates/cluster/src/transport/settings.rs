@@ -87,6 +87,11 @@ pub struct TransportSettings {
     /// The same for one IP address; at least twice the number of nodes that share one. Default:
     /// 64.
     pub handshakes_per_ip_max: usize,
+
+    /// Cuts this node off from others when it is told to. Only code can set it. Default: none.
+    #[cfg(feature = "switch")]
+    #[serde(skip)]
+    pub switch: Option<super::Switch>,
 }
 
 impl TransportSettings {
@@ -166,6 +171,8 @@ impl Default for TransportSettings {
             connections_max: 8192,
             handshakes_max: 512,
             handshakes_per_ip_max: 64,
+            #[cfg(feature = "switch")]
+            switch: None,
         }
     }
 }

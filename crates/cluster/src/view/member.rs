@@ -70,6 +70,12 @@ impl Member {
         Self { status: Status::Joining, up_number: 0, roles }
     }
 
+    /// Whether it is a full member, though perhaps on its way out. One that leaves while it is joining
+    /// never was: elsewhere it is still only joining, and given up without being counted.
+    pub(crate) fn is_full(&self) -> bool {
+        (Status::Up..Status::Down).contains(&self.status) && self.up_number > 0
+    }
+
     /// The later of two.
     pub(super) fn join(&self, other: &Self) -> Self {
         Self {

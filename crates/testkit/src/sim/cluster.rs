@@ -20,17 +20,20 @@
 //! ```
 
 mod arbitration;
+mod calm;
 mod campaign;
 mod faults;
 mod forming;
 mod invariants;
 mod look;
 mod network;
+mod plan;
 mod process;
 mod queue;
 mod run;
 pub mod scenario;
 mod show;
+mod singleton;
 mod splits;
 mod store;
 mod truth;
@@ -41,9 +44,14 @@ use std::time::Duration;
 use tenure_cluster::MembershipSettings;
 use tenure_cluster::downing::Strategy;
 
-pub use campaign::{COVERAGE, Fault, Outcome, Plan, run};
+pub use campaign::{COVERAGE, Outcome, run};
 pub use invariants::Violation;
 pub use network::Weather;
+pub use plan::{Fault, Plan};
+pub use singleton::{
+    Downing, Measured, ROLLING_COVERAGE, Row, SINGLETON_COVERAGE, SingletonSettings, run_rolling,
+    run_row,
+};
 pub use splits::{SPLIT_COVERAGE, run_splits};
 pub use world::Sim;
 
@@ -60,6 +68,8 @@ pub struct SimSettings {
     pub downing: Option<Strategy>,
     /// Whether a process that was declared down or removed is started anew.
     pub rejoin: bool,
+    /// How long it takes until then, at most, and a fifth of that at least.
+    pub restart_takes: Duration,
     /// Whether clocks run at rates of their own, up to 1 % off.
     pub wrong_clocks: bool,
     /// Whether to count the bytes that nodes send; costs some time.
@@ -68,6 +78,8 @@ pub struct SimSettings {
     pub most_steps: u64,
     /// Whether to remember what nodes told their users.
     pub events: bool,
+    /// The singleton that runs in it, if one does.
+    pub singleton: Option<SingletonSettings>,
     /// Whether to write a trace.
     pub trace: bool,
 }
@@ -81,10 +93,12 @@ impl SimSettings {
             formation_ttl: Duration::from_secs(5),
             downing: None,
             rejoin: false,
+            restart_takes: Duration::ZERO,
             wrong_clocks: false,
             count_bytes: false,
             most_steps: u64::MAX,
             events: false,
+            singleton: None,
             trace: false,
         }
     }

@@ -31,12 +31,31 @@ pub(super) async fn dial(
     let tcp = timeout(settings.connect_timeout, connect(shared, address))
         .await
         .map_err(|_| Refusal::Slow(settings.connect_timeout))??;
-    timeout(settings.handshake_timeout, greet(shared, tcp, lane))
+    timeout(settings.handshake_timeout, greet(shared, tcp, address, lane))
         .await
         .map_err(|_| Refusal::Slow(settings.handshake_timeout))?
 }
 
+/// Puts a connection within the switch's reach. Who is on the other side of a cut is not told anything
+/// from here on, not even that it is welcome.
+#[cfg(feature = "switch")]
+async fn within_reach(
+    shared: &Shared,
+    stream: &mut Stream,
+    address: &Address,
+) -> Result<(), Refusal> {
+    if let Some(switch) = &shared.settings.switch {
+        stream.cut_by(switch, address).map_err(|error| socket::refusal(&error))?;
+        switch.open(address).await;
+    }
+    Ok(())
+}
+
 async fn connect(shared: &Shared, address: &Address) -> Result<TcpStream, Refusal> {
+    #[cfg(feature = "switch")]
+    if let Some(switch) = &shared.settings.switch {
+        switch.open(address).await;
+    }
     let cut = |error: io::Error| Refusal::Cut(error.to_string());
     let mut last = Refusal::Cut(format!("{} has no IP address", address.host()));
     for resolved in lookup_host((address.host(), address.port())).await.map_err(cut)? {
@@ -55,6 +74,7 @@ async fn connect(shared: &Shared, address: &Address) -> Result<TcpStream, Refusa
 async fn greet(
     shared: &Shared,
     tcp: TcpStream,
+    #[cfg_attr(not(feature = "switch"), allow(unused_variables))] address: &Address,
     lane: Lane,
 ) -> Result<(Stream, Arc<Peer>), Refusal> {
     let refusal = |error: io::Error| socket::refusal(&error);
@@ -81,6 +101,8 @@ async fn greet(
     say(&mut stream, &Message::Hello(Version::OURS, hello)).await.map_err(refusal)?;
     let (version, Accepted { name, node, .. }) =
         judge_answer(listen(&mut stream).await?, local, &names)?;
+    #[cfg(feature = "switch")]
+    within_reach(shared, &mut stream, address).await?;
     Ok((stream, Arc::new(Peer { node, name, version })))
 }
 
@@ -111,6 +133,8 @@ pub(super) async fn answer(
     };
     match judged {
         Ok((version, Hello { name, node, lane, .. })) => {
+            #[cfg(feature = "switch")]
+            within_reach(shared, &mut stream, &node.address).await?;
             let accepted = Accepted {
                 cluster: local.cluster.clone(),
                 name: local.name.clone(),

@@ -32,6 +32,9 @@ pub(super) struct Socket {
     ahead_max: usize,
     start: usize,
     end: usize,
+    /// Its place in the list of what the switch can cut.
+    #[cfg(feature = "switch")]
+    cuttable: Option<std::sync::Arc<socket2::Socket>>,
 }
 
 impl Socket {
@@ -54,7 +57,18 @@ impl Socket {
             ahead_max: AHEAD_SMALL,
             start: 0,
             end: 0,
+            #[cfg(feature = "switch")]
+            cuttable: None,
         })
+    }
+
+    /// Puts the connection within the switch's reach.
+    #[cfg(feature = "switch")]
+    fn cut_by(&mut self, switch: &super::Switch, peer: &crate::Address) -> io::Result<()> {
+        if let Some(tcp) = &self.tcp {
+            self.cuttable = Some(switch.enter(peer, tcp)?);
+        }
+        Ok(())
     }
 
     /// From now on a peer that takes no data is waited for; see `silence`.
@@ -160,6 +174,22 @@ impl Stream {
         match self {
             Self::Plain(socket) => socket.be_patient(silence_max),
             Self::Tls(tls) => tls.get_ref().0.be_patient(silence_max),
+        }
+    }
+
+    /// Puts the connection within the switch's reach.
+    #[cfg(feature = "switch")]
+    pub(super) fn cut_by(
+        &mut self,
+        switch: &super::Switch,
+        peer: &crate::Address,
+    ) -> io::Result<()> {
+        match self {
+            Self::Plain(socket) => socket.cut_by(switch, peer),
+            Self::Tls(tls) => match &mut **tls {
+                TlsStream::Client(tls) => tls.get_mut().0.cut_by(switch, peer),
+                TlsStream::Server(tls) => tls.get_mut().0.cut_by(switch, peer),
+            },
         }
     }
 

@@ -7,123 +7,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure_cluster::downing::Strategy;
-use tenure_cluster::{MembershipSettings, Status};
+use tenure_cluster::Status;
 
+use super::plan::{Fault, Plan};
 use super::{Sim, SimSettings, Violation, Weather};
 use crate::sim::Random;
-
-/// A kind of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
-    /// All links between two groups, both ways.
-    Cut,
-    /// All links from one group to the other.
-    CutOneWay,
-    /// A single link, one way or both.
-    CutLink,
-    /// Messages are lost, repeated, late, or held up for long.
-    Weather,
-    /// A process ends without a word.
-    Crash,
-    /// A process ends and another one starts at its address, once or twice in a row.
-    Restart,
-    /// A process stands still; its clock runs on or not.
-    Pause,
-    /// A process runs twice for a while.
-    Clone,
-    /// Everything to and from a node takes long.
-    Slow,
-    /// Clocks run at rates of their own.
-    Clocks,
-    /// A node does not reach the store.
-    Store,
-    /// A node that was not there starts.
-    Join,
-    /// A node leaves.
-    Leave,
-    /// An operator declares a dead member down, or one that lives.
-    Down,
-}
-
-impl Fault {
-    /// All of them, and what they are called.
-    pub const ALL: [(&'static str, Self); 14] = [
-        ("cut", Self::Cut),
-        ("cut-one-way", Self::CutOneWay),
-        ("cut-link", Self::CutLink),
-        ("weather", Self::Weather),
-        ("crash", Self::Crash),
-        ("restart", Self::Restart),
-        ("pause", Self::Pause),
-        ("clone", Self::Clone),
-        ("slow", Self::Slow),
-        ("clocks", Self::Clocks),
-        ("store", Self::Store),
-        ("join", Self::Join),
-        ("leave", Self::Leave),
-        ("down", Self::Down),
-    ];
-}
-
-/// What a schedule is made of.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// How many nodes there are; about two thirds are started at the beginning.
-    pub nodes: usize,
-    /// What may go wrong.
-    pub faults: Vec<Fault>,
-    /// For how long.
-    pub faults_for: Duration,
-    /// The timing of every node.
-    pub membership: MembershipSettings,
-    /// How splits are settled; if by nothing, an operator declares the dead down.
-    pub downing: Option<Strategy>,
-    /// Whether to write a trace.
-    pub trace: bool,
-}
-
-impl Plan {
-    /// A plan that varies with the seed. In every other one time is short, so that removed
-    /// incarnations are forgotten while faults last.
-    pub fn of(seed: u64, nodes: usize) -> Self {
-        let mut random = Random::new(seed ^ 0x706c_616e);
-        let mut membership = MembershipSettings::default();
-        if random.percent(50) {
-            membership.heartbeat_interval = Duration::from_millis(250);
-            membership.acceptable_pause = Duration::from_millis(750);
-            membership.gossip_interval = Duration::from_millis(250);
-            membership.joining_patience = Duration::from_millis(750);
-            membership.leave_timeout = Duration::from_secs(3);
-            membership.keep_removed = membership.detection() * 10;
-        }
-        // A leader that runs twice decides twice; most of what must hold is checked without.
-        let clones = random.percent(25);
-        let faults = Fault::ALL.iter().map(|(_, fault)| *fault);
-        let faults = faults.filter(|fault| clones || *fault != Fault::Clone);
-        Self {
-            nodes,
-            faults: faults.collect(),
-            faults_for: Duration::from_secs(random.within(60..121)),
-            membership,
-            downing: None,
-            trace: false,
-        }
-    }
-
-    /// The same with a resolver. Nobody runs twice and no operator interferes; whoever is declared
-    /// down starts anew.
-    pub fn with_downing(seed: u64, nodes: usize, strategy: Strategy) -> Self {
-        let mut plan = Self::of(seed, nodes);
-        plan.faults.retain(|fault| !matches!(fault, Fault::Clone | Fault::Down));
-        plan.downing = Some(strategy);
-        plan
-    }
-
-    fn has(&self, fault: Fault) -> bool {
-        self.faults.contains(&fault)
-    }
-}
 
 /// What came of a schedule.
 #[derive(Clone, Debug, Default)]
@@ -150,12 +38,14 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
         trace: plan.trace,
         rejoin: plan.downing.is_some(),
         downing: plan.downing.clone(),
+        singleton: plan.singleton.clone(),
         most_steps: MOST_STEPS,
         ..SimSettings::nodes(plan.nodes)
     };
     let mut sim = Sim::new(seed, settings);
     let random = Random::new(seed ^ 0x6661_756c_7473);
-    let mut campaign = Campaign { plan, random, victim: None, undo: Vec::new() };
+    let mut campaign =
+        Campaign { plan, random, victim: None, crash_winner: false, undo: Vec::new() };
     campaign.start(&mut sim);
     campaign.break_things(&mut sim);
     let recovery = campaign.recover(&mut sim);
@@ -175,6 +65,8 @@ struct Campaign<'a> {
     /// The only node that an operator may declare down while it lives: if two could do this to each
     /// other, both would be right.
     victim: Option<usize>,
+    /// Whether the next one to hold the resolver's lease ends.
+    crash_winner: bool,
     /// What ends by itself, and when.
     undo: Vec<(Duration, Undo)>,
 }
@@ -187,6 +79,7 @@ enum Undo {
     EndClone(usize),
     Quick(usize),
     Store(usize),
+    QuickStore,
 }
 
 impl Campaign<'_> {
@@ -223,6 +116,11 @@ impl Campaign<'_> {
         while sim.elapsed() < end {
             sim.run_for(LOOK.min(end - sim.elapsed()));
             sim.look();
+            if self.crash_winner && sim.somebody_arbitrates() {
+                self.crash_winner = false;
+                sim.meet("crash while holding the lease");
+                sim.crash_arbiter();
+            }
             let now = sim.elapsed();
             let (due, rest) = self.undo.iter().partition(|(at, _)| *at <= now);
             self.undo = rest;
@@ -241,6 +139,7 @@ impl Campaign<'_> {
             Undo::EndClone(node) => sim.end_clone(node),
             Undo::Quick(node) => sim.slow(node, Duration::ZERO),
             Undo::Store(node) => sim.reach_store(node, true),
+            Undo::QuickStore => sim.slow_store(Duration::ZERO),
         }
     }
 
@@ -267,7 +166,10 @@ impl Campaign<'_> {
                 sim.pause(node, clock_too);
                 // Removed incarnations are remembered for longer than anybody is held up.
                 let longest = Duration::from_secs(40).min(self.plan.membership.keep_removed / 2);
-                self.undo_later(sim, longest.as_secs(), Undo::Resume(node));
+                // A lease allows for short ones.
+                let short = self.plan.singleton.is_some() && self.random.percent(40);
+                let longest = if short { 1 } else { longest.as_secs() };
+                self.undo_later(sim, longest, Undo::Resume(node));
             }
             Fault::Clone if runs => {
                 sim.meet("clone");
@@ -297,6 +199,13 @@ impl Campaign<'_> {
                 sim.leave(node);
             }
             Fault::Down => self.down(sim, node),
+            Fault::CutFromStore => self.cut(sim, fault),
+            Fault::SlowStore => {
+                sim.meet("slow store");
+                sim.slow_store(self.random.up_to(Duration::from_secs(8)));
+                self.undo_later(sim, 30, Undo::QuickStore);
+            }
+            Fault::CrashWinner => self.crash_winner = true,
             _ => {}
         }
     }
@@ -329,6 +238,13 @@ impl Campaign<'_> {
             sim.partition(&some, &others);
         }
         self.undo_later(sim, 30, Undo::Links);
+        if fault == Fault::CutFromStore {
+            sim.meet("store reached by one side");
+            for node in some {
+                sim.reach_store(node, false);
+                self.undo_later(sim, 30, Undo::Store(node));
+            }
+        }
     }
 
     fn worsen(&mut self, sim: &mut Sim) {
@@ -387,16 +303,19 @@ impl Campaign<'_> {
 
     /// Takes all faults away, and requires that all is well soon.
     fn recover(&mut self, sim: &mut Sim) -> Option<Duration> {
+        self.crash_winner = false;
         for (_, undo) in std::mem::take(&mut self.undo) {
             self.undo(sim, undo);
         }
         sim.heal();
+        sim.singleton_stops_failing();
         for node in 0..self.plan.nodes {
             let dead = sim.running().all(|index| index != node);
             if dead && (self.random.percent(50) || sim.running().count() < 2) {
                 sim.start(node);
             }
         }
+        sim.calm_begins();
         let mut highest = 0;
         let began = sim.elapsed();
         let mut recovery = None;
@@ -421,6 +340,12 @@ impl Campaign<'_> {
             self.pass(sim, Duration::from_secs(2));
         }
         sim.check_recovery(recovery.is_some(), highest);
+        if self.plan.singleton.is_some() && recovery.is_some() {
+            sim.singleton_recovers();
+            if self.random.percent(50) && sim.violations().is_empty() {
+                sim.singleton_host_loses_store();
+            }
+        }
         recovery
     }
 }

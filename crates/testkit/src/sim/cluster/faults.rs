@@ -64,6 +64,7 @@ impl Sim {
 
     /// Ends the processes of a node, without a word.
     pub fn crash(&mut self, node: usize) {
+        self.singleton_crashes(node);
         let processes = std::mem::take(&mut self.places[node].processes);
         for process in processes {
             self.note(|| format!("{} crashes", process.node));
@@ -85,12 +86,14 @@ impl Sim {
             process.paused = true;
             process.clock.freeze(now, clock_too);
         }
+        self.singleton_pauses(node, clock_too);
         self.note(|| format!("n{node} stands still, clock too: {clock_too}"));
     }
 
     /// They go on, with what has arrived meanwhile.
     pub fn resume(&mut self, node: usize) {
         self.note(|| format!("n{node} goes on"));
+        self.singleton_resumes(node);
         let now = self.now;
         let paused: Vec<u64> = self.places[node]
             .processes
@@ -165,6 +168,19 @@ impl Sim {
             .filter(|node| node.address == address && !running.contains(node))
             .collect();
         for node in dead {
+            self.operator_down(by, &node);
+        }
+    }
+
+    /// An operator at `by` declares everybody down whom that node calls unreachable.
+    pub fn down_unreachable(&mut self, by: usize) {
+        let Some(view) = self.view(by) else { return };
+        let unreachable: std::collections::BTreeSet<tenure_cluster::Node> = view
+            .observations()
+            .map(|(_, subject)| subject.clone())
+            .filter(|node| node.address != self.places[by].address)
+            .collect();
+        for node in unreachable {
             self.operator_down(by, &node);
         }
     }

@@ -72,6 +72,11 @@ impl Sim {
                     self.store.release(&process.node);
                 }
             }
+            FormationEffect::Look => {
+                if reaches {
+                    process.formation.read(self.store.note().cloned());
+                }
+            }
             FormationEffect::Form(term) => {
                 process.membership.form(term, local);
                 self.invariants.formed(self.now, term, &self.truth);

@@ -35,6 +35,7 @@ impl Sim {
         for what in met {
             self.meet(what);
         }
+        self.look_for_cluster();
     }
 
     /// Counts what a message that is about to be received will meet.
@@ -93,10 +94,12 @@ impl Sim {
         views.all(|view| view.says_the_same(first))
     }
 
-    /// The ids of the clusters in which somebody runs who means to stay.
+    /// The ids of the clusters in which a full member runs who means to stay. One in which everybody
+    /// left is only joining is over: they start over.
     pub(super) fn clusters(&self) -> Vec<u64> {
         let processes = self.running().filter_map(|index| self.places[index].processes.first());
         let staying = processes.filter(|process| !self.truth.of(&process.node).leaving);
-        staying.filter_map(|process| process.membership.cluster()).collect()
+        let full = staying.filter(|process| process.is_full_member());
+        full.filter_map(|process| process.membership.cluster()).collect()
     }
 }

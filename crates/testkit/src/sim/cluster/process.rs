@@ -4,7 +4,7 @@ use std::time::Duration;
 use tenure_cluster::formation::{Formation, FormationNote};
 use tenure_cluster::message::Control;
 use tenure_cluster::resolver::Resolver;
-use tenure_cluster::{Membership, Node};
+use tenure_cluster::{Membership, Node, Status};
 use tenure_lease::Moment;
 
 use crate::sim::clock::Clock;
@@ -51,6 +51,12 @@ impl Lease {
 }
 
 impl Process {
+    /// Whether it is a full member of a cluster, as far as it knows.
+    pub(super) fn is_full_member(&self) -> bool {
+        let own = self.membership.view().and_then(|view| view.member(&self.node));
+        own.is_some_and(|own| own.status < Status::Down && own.up_number > 0)
+    }
+
     /// When it has something to do, by its own clock.
     pub(super) fn next_wake(&self, local: Moment) -> Moment {
         let resolver = self.resolver.as_ref().map_or(Moment::NEVER, |it| it.next_wake(local));

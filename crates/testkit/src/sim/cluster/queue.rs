@@ -8,6 +8,7 @@ use tenure_cluster::{Incarnation, Node};
 use tenure_lease::Moment;
 
 use super::arbitration::{Reply, Request};
+use super::singleton;
 
 /// What is to happen, in the order of time; at one time, in the order in which it was asked for.
 #[derive(Default)]
@@ -47,6 +48,11 @@ pub(super) enum What {
         process: u64,
         flight: u64,
         reply: Reply,
+    },
+    Singleton(singleton::Step),
+    /// A process starts in the place of another.
+    Start {
+        place: usize,
     },
 }
 

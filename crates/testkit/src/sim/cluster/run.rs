@@ -32,6 +32,8 @@ impl Sim {
                 What::Answer { place, process, flight, reply } => {
                     self.answer(place, process, flight, reply);
                 }
+                What::Singleton(step) => self.singleton_step(step),
+                What::Start { place } => self.start_again(place),
             }
         }
         self.now = end;
@@ -153,7 +155,10 @@ impl Sim {
                     Effect::Greet(to, message) => self.send(place, &node, &to, None, message),
                     Effect::Tell(event) => self.told(place, which, &node, event),
                     Effect::HandOver => {
-                        self.places[place].processes[which].membership.handed_over(local);
+                        let id = self.places[place].processes[which].id;
+                        if !self.singleton_leaves(id) {
+                            self.places[place].processes[which].membership.handed_over(local);
+                        }
                     }
                     Effect::End(ending) => ended = Some(ending),
                 }
@@ -165,8 +170,10 @@ impl Sim {
                 return self.ended(place, which, ending);
             }
         }
+        self.singleton_sees(place, which);
         self.set_timer(place, which);
     }
+
     fn ended(&mut self, place: usize, which: usize, ending: Ending) {
         let process = self.places[place].processes.remove(which);
         let cluster = process.cluster;
@@ -190,7 +197,24 @@ impl Sim {
             Ending::OtherCluster(_) => ("gave way to a newer cluster", true),
         };
         self.meet(name);
-        if again && self.places[place].restarts && self.places[place].processes.is_empty() {
+        let waits = self.singleton_out(process.id, again);
+        if again && !waits {
+            self.restart_soon(place);
+        }
+    }
+
+    /// Another process starts where one has gone, unless somebody else sees to it.
+    pub(super) fn restart_soon(&mut self, place: usize) {
+        let most = self.settings.restart_takes;
+        if most.is_zero() {
+            return self.start_again(place);
+        }
+        let takes = most / 5 + self.random.up_to(most * 4 / 5);
+        self.queue.push(self.now + takes, What::Start { place });
+    }
+
+    fn start_again(&mut self, place: usize) {
+        if self.places[place].restarts && self.places[place].processes.is_empty() {
             self.start(place);
         }
     }

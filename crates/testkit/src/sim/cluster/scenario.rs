@@ -16,6 +16,7 @@
 //! |---|---|
 //! | `seed 7` | before `nodes`: the seed, 1 if not said |
 //! | `downing NAME` | before `nodes`: how splits are settled: `lease-majority`, `lease-majority-always`, `keep-majority`, `keep-oldest`, `static-quorum 3` |
+//! | `singleton lease`, `singleton plain` | before `nodes`: a singleton runs in it, with a lease of 10 s or without one; it takes 2 s to stop, or less |
 //! | `nodes 5` | that many, none of them started |
 //! | `start [NODES]` | starts these, or all |
 //! | `run 10s` | time passes |
@@ -24,6 +25,8 @@
 //! | `heal` | every link is mended, everybody reaches the store |
 //! | `crash`, `restart`, `pause`, `resume`, `leave NODES` | each of them |
 //! | `down NODE at NODE` | an operator at the second declares those down that died at the first |
+//! | `host` | which node hosts the singleton, or why not |
+//! | `run until hosted` | until one does, and every proxy knows which; two minutes at most |
 //! | `store away [NODES]` | these, or all, do not reach the store |
 //! | `run until won`, `crash winner` | until somebody holds the resolver's lease; ends that one |
 //! | `store back [NODES]` | these, or all, reach the store again |
@@ -41,12 +44,12 @@ use tenure_cluster::downing::{
     KeepMajority, KeepOldest, LeaseMajority, Mode, StaticQuorum, Strategy,
 };
 
-use super::{Sim, SimSettings};
+use super::{Sim, SimSettings, SingletonSettings};
 
 /// Plays a scenario; what it should print is ignored. Returns it as it is, with what it prints.
 pub fn play(text: &str) -> Result<String, String> {
     let mut played = String::new();
-    let mut player = Player { seed: 1, downing: None, sim: None };
+    let mut player = Player { seed: 1, downing: None, singleton: None, sim: None };
     for (index, line) in text.lines().enumerate() {
         if line.starts_with(INDENT) {
             continue;
@@ -73,6 +76,7 @@ pub fn play(text: &str) -> Result<String, String> {
 struct Player {
     seed: u64,
     downing: Option<Strategy>,
+    singleton: Option<SingletonSettings>,
     sim: Option<Sim>,
 }
 
@@ -83,10 +87,12 @@ impl Player {
         match verb {
             "seed" => self.seed = rest.parse().map_err(|_| "seed NUMBER")?,
             "downing" => self.downing = Some(strategy(rest)?),
+            "singleton" => self.singleton = Some(SingletonSettings::plain(rest == "lease")),
             "nodes" => {
                 let nodes = rest.parse().map_err(|_| "nodes NUMBER")?;
-                let downing = self.downing.clone();
-                let settings = SimSettings { events: true, downing, ..SimSettings::nodes(nodes) };
+                let (downing, singleton) = (self.downing.clone(), self.singleton.clone());
+                let nodes = SimSettings::nodes(nodes);
+                let settings = SimSettings { events: true, downing, singleton, ..nodes };
                 self.sim = Some(Sim::new(self.seed, settings));
             }
             _ => {
@@ -120,8 +126,16 @@ fn perform(sim: &mut Sim, verb: &str, rest: &str) -> Result<String, String> {
             }
             return Ok(format!("after {:.1} s", (sim.elapsed() - began).as_secs_f64()));
         }
+        "run" if rest == "until hosted" => {
+            let after = sim.run_until(Duration::from_secs(120), Sim::singleton_is_found);
+            return Ok(match after {
+                Some(after) => format!("after {:.1} s", after.as_secs_f64()),
+                None => "nobody does".into(),
+            });
+        }
         "run" => sim.run_for(duration(rest)?),
         "crash" if rest == "winner" => sim.crash_arbiter(),
+        "host" => return Ok(sim.show_singleton()),
         "record" => return Ok(sim.show_verdict()),
         "heal" => sim.heal(),
         "cut" => cut(sim, rest)?,

@@ -8,10 +8,12 @@ use tenure_cluster::{Address, Incarnation, Membership, Node, Roles, Status, View
 use tenure_lease::Moment;
 
 use super::arbitration::Arbitration;
+use super::calm::Calm;
 use super::invariants::{Invariants, Violation};
 use super::network::Network;
 use super::process::{Lease, Process};
 use super::queue::Queue;
+use super::singleton::Singletons;
 use super::store::Store;
 use super::truth::Truth;
 use super::{SimSettings, Weather};
@@ -30,6 +32,7 @@ pub struct Sim {
     pub(super) arbitration: Arbitration,
     pub(super) queue: Queue,
     pub(super) truth: Truth,
+    pub(super) singletons: Singletons,
     pub(super) invariants: Invariants,
     pub(super) incarnations: u64,
     pub(super) coverage: BTreeMap<&'static str, u64>,
@@ -38,6 +41,7 @@ pub struct Sim {
     /// How many tombstones each process had when it was last looked at.
     pub(super) tombstones: BTreeMap<u64, usize>,
     pub(super) events: Vec<(Duration, usize, String)>,
+    pub(super) calm: Option<Calm>,
     trace: Vec<String>,
 }
 
@@ -51,6 +55,8 @@ pub(super) struct Place {
     pub(super) restarts: bool,
     /// How many requests to the resolver's store there were.
     pub(super) flights: u64,
+    /// Until then no singleton starts here.
+    pub(super) sick_until: Moment,
 }
 
 impl Sim {
@@ -63,6 +69,7 @@ impl Sim {
                 store: true,
                 restarts: true,
                 flights: 0,
+                sick_until: Moment::ZERO,
             })
             .collect();
         let by_address = places.iter().enumerate().map(|(i, place)| (place.address.clone(), i));
@@ -76,6 +83,7 @@ impl Sim {
             arbitration: Arbitration::default(),
             queue: Queue::default(),
             truth: Truth::default(),
+            singletons: Singletons::new(settings.singleton.as_ref()),
             invariants: Invariants::default(),
             incarnations: 0,
             coverage: BTreeMap::new(),
@@ -83,6 +91,7 @@ impl Sim {
             bytes: 0,
             tombstones: BTreeMap::new(),
             events: Vec::new(),
+            calm: None,
             trace: Vec::new(),
             settings,
         }
@@ -129,7 +138,7 @@ impl Sim {
             membership,
             cluster: None,
             formation,
-            clock,
+            clock: clock.clone(),
             wake_at: Moment::NEVER,
             paused: false,
             inbox: VecDeque::new(),
@@ -138,6 +147,7 @@ impl Sim {
             resolver,
             answered: 0,
         });
+        self.singleton_starts(self.incarnations, index, &clock);
         let which = self.places[index].processes.len() - 1;
         self.settle(index, which);
     }

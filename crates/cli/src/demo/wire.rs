@@ -1,0 +1,75 @@
+//! What the demonstration and its processes say to each other: lines of JSON. A process hears on
+//! stdin and speaks on stdout.
+
+use serde::{Deserialize, Serialize};
+use tenure_cluster::{Address, Status};
+use tenure_lease::{Moment, Token};
+
+/// What a process is told to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Order {
+    /// Neither send to nor hear from these, and nobody else is cut off.
+    Cut(Vec<Address>),
+    /// The store does not answer any more, or does again.
+    Store {
+        /// Whether it answers.
+        answers: bool,
+    },
+    /// Leave the cluster and end.
+    Leave,
+    /// Send no more jobs; wait until all are done.
+    Finish,
+}
+
+/// What a process saw or did. Moments are of the machine's boot clock, which all share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Report {
+    /// What it believes about the cluster.
+    View {
+        /// Whether it is a full member itself.
+        up: bool,
+        /// Who is in.
+        members: Vec<Seen>,
+    },
+    /// The worker begins here; said before it does anything.
+    Started { token: Token, at: u64 },
+    /// The worker has ended here; said after the last thing that it did.
+    Stopped { token: Token, why: String, at: u64 },
+    /// The fence refused a write.
+    Refused { token: Token, fence: Token },
+    /// How far the client is; in the end, that it is done.
+    Jobs { sent: u64, acknowledged: u64, finished: bool },
+    /// The client heard of no job being done for a while.
+    Silence { from: u64, to: u64 },
+    /// Something to show as it is.
+    Trouble(String),
+}
+
+/// One member as one process sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Seen {
+    /// Its number; 0 is the client.
+    pub(super) number: usize,
+    pub(super) status: Status,
+    /// The numbers of those that cannot reach it.
+    pub(super) missed_by: Vec<usize>,
+}
+
+/// Says it to the demonstration, at once. If nobody listens, it is over anyway.
+pub(super) fn say(report: &Report) {
+    use std::io::Write as _;
+    // Our own types have string keys and no fallible parts.
+    let line = serde_json::to_string(report).expect("a report is JSON");
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Now, to be reported.
+pub(super) fn now() -> u64 {
+    Moment::now().as_nanos()
+}
+
+/// How a process ends that was declared down.
+pub(super) const DECLARED_DOWN: u8 = 79;
