@@ -61,8 +61,8 @@ fn twenty_nodes_that_start_at_once_form_one_cluster() {
 #[test]
 fn a_cluster_that_was_killed_comes_back() {
     let _turn = alone();
-    let ttl = Duration::from_secs(5);
-    let mut nodes = Nodes::with_lease("killed", loopback(50, 5), "formation_ttl = \"5s\"");
+    let ttl = Duration::from_secs(8);
+    let mut nodes = Nodes::with_lease("killed", loopback(50, 5), "formation_ttl = \"8s\"");
     nodes.start_all();
     let (before, _) = nodes.formed(5, SOON);
     for index in 0..5 {
@@ -135,8 +135,8 @@ fn a_node_that_was_killed_is_in_again_at_its_address() {
 fn with_a_strategy_a_dead_node_is_removed_without_an_operator() {
     let _turn = alone();
     let usual = MembershipSettings::default();
-    // Noticed, stable for a while, told to everybody; and the store is asked before it is decided.
-    let within = usual.detection() + default_stable_after(3) + Duration::from_secs(3);
+    // Noticed, stable for a while; then the store is asked, and everybody told.
+    let within = usual.detection() + default_stable_after(3) + SOON;
     for (mode, block) in [("ties", 90), ("always", 93)] {
         let downing = format!("{LEASE_MAJORITY}\nmode = \"{mode}\"");
         let mut nodes = Nodes::with_lease(&format!("dead-{mode}"), loopback(block, 3), &downing);

@@ -155,7 +155,7 @@ fn conformance() {
 
 #[test]
 fn cost_of_attached() {
-    let Some((azure, _turn)) = Azure::find() else { return };
+    let Some((azure, _turn)) = Azure::find_alone() else { return };
     conformance::block_on(async {
         let endpoint = azure.0.address.clone();
         let place = endpoint.strip_prefix("http://").expect("a plain endpoint");
@@ -172,7 +172,7 @@ fn cost_of_attached() {
 /// Many are read at once, whether we may list them or not, and as they are now.
 #[test]
 fn many_are_read_as_they_are() {
-    let Some((azure, _turn)) = Azure::find() else { return };
+    let Some((azure, _turn)) = Azure::find_alone() else { return };
     conformance::block_on(async {
         let store = azure.store();
         let names: Vec<_> = (0..20).map(|_| fresh("many")).collect();
@@ -203,7 +203,7 @@ fn many_are_read_as_they_are() {
 
 #[test]
 fn race() {
-    let Some((azure, _turn)) = Azure::find() else { return };
+    let Some((azure, _turn)) = Azure::find_alone() else { return };
     conformance::block_on(server::race(|| azure.store(), TTL, TTL));
 }
 

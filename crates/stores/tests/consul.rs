@@ -88,7 +88,7 @@ fn conformance() {
 
 #[test]
 fn race() {
-    let Some((server, _turn)) = Server::find("consul") else { return };
+    let Some((server, _turn)) = Server::find_alone("consul") else { return };
     let consul = Consul(server);
     conformance::block_on(server::race(|| consul.store(), TTL, TTL));
 }
@@ -132,7 +132,7 @@ fn lost_replies() {
 
 #[test]
 fn cost_of_attached() {
-    let Some((server, _turn)) = Server::find("consul") else { return };
+    let Some((server, _turn)) = Server::find_alone("consul") else { return };
     conformance::block_on(async {
         let through = async |address: String| Consul::at(&address);
         server::cost_of_attached(&server.address, &Settings::new(TTL), 3, through).await;
@@ -143,7 +143,7 @@ fn cost_of_attached() {
 /// the wait is over. However many wait, give up and wait again: a client stays far below.
 #[test]
 fn connections_are_few() {
-    let Some((server, _turn)) = Server::find("consul") else { return };
+    let Some((server, _turn)) = Server::find_alone("consul") else { return };
     conformance::block_on(async {
         let proxy = Proxy::new(&server.address).await;
         let (holder, store) = (Consul::at(&server.address), Consul::at(&proxy.address));
@@ -231,7 +231,7 @@ fn operator() {
                     drop(consul.tool(&["kv", "put", &key, &value]).await);
                 }
             }
-            let limit = settings.renew_interval.mul_f64(1.2) + Duration::from_secs(1);
+            let limit = settings.renew_interval.mul_f64(1.2) + settings.operation_timeout;
             let edited = Moment::now();
             let loss = tokio::time::timeout(limit, tenure.lost()).await;
             let loss = loss.unwrap_or_else(|_| panic!("{edit}: not lost within {limit:?}"));

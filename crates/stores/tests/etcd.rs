@@ -116,7 +116,7 @@ fn conformance() {
 
 #[test]
 fn race() {
-    let Some((server, _turn)) = Server::find("etcd") else { return };
+    let Some((server, _turn)) = Server::find_alone("etcd") else { return };
     let etcd = Etcd(server);
     conformance::block_on(server::race(|| etcd.store(), TTL, TTL * 2));
 }
@@ -311,7 +311,7 @@ fn a_foreign_key_on_a_lease_is_left_alone() {
 /// A thousand names are one request; attached records come back as they are.
 #[test]
 fn a_thousand_attached() {
-    let Some((server, _turn)) = Server::find("etcd") else { return };
+    let Some((server, _turn)) = Server::find_alone("etcd") else { return };
     let etcd = Etcd(server);
     conformance::block_on(async {
         let store = etcd.store();
@@ -406,7 +406,7 @@ fn lost_replies() {
 
 #[test]
 fn cost_of_attached() {
-    let Some((server, _turn)) = Server::find("etcd") else { return };
+    let Some((server, _turn)) = Server::find_alone("etcd") else { return };
     conformance::block_on(async {
         let member = server.address.split(',').next().expect("a member").to_owned();
         let through = async |address: String| store(&format!("etcd://{address}{PREFIX}"));

@@ -58,7 +58,9 @@ fn cost_of_attached() {
 /// Eight clients meet at fifty names, in each state that a free lease can be in.
 #[test]
 fn of_eight_contenders_one_wins() {
-    let Some((cluster, _turn)) = Cluster::find("of_eight_contenders_one_wins") else { return };
+    let Some((cluster, _turn)) = Cluster::find_alone("of_eight_contenders_one_wins") else {
+        return;
+    };
     block_on(async {
         let mut clients = Vec::new();
         for _ in 0..8 {
@@ -288,7 +290,7 @@ fn an_outage_ends_the_tenure_in_time() {
 /// More waiters than have a watch of their own are woken as well.
 #[test]
 fn many_waiters_share_a_watch() {
-    let Some((cluster, _turn)) = Cluster::find("many_waiters_share_a_watch") else { return };
+    let Some((cluster, _turn)) = Cluster::find_alone("many_waiters_share_a_watch") else { return };
     block_on(async {
         let (holder, waiter) = (cluster.store().await, cluster.store().await);
         let mut waiting = JoinSet::new();
@@ -319,7 +321,7 @@ fn many_waiters_share_a_watch() {
 /// A thousand records are one request, and the answer is as fresh as a read of each.
 #[test]
 fn a_thousand_records_are_read_at_once() {
-    let Some((cluster, _turn)) = Cluster::find("a_thousand_records_are_read_at_once") else {
+    let Some((cluster, _turn)) = Cluster::find_alone("a_thousand_records_are_read_at_once") else {
         return;
     };
     block_on(async {

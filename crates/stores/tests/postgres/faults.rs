@@ -19,7 +19,7 @@ fn a_restart_within_the_ttl_changes_nothing() {
         return;
     }
     block_on(async {
-        let ttl = Duration::from_secs(8);
+        let ttl = Duration::from_secs(12);
         let lease = server.store().await.lease("restarted").settings(settings(ttl));
         let tenure = lease.acquire().await.unwrap();
         within(ttl / 2, "restart", server.control("restart")).await;
@@ -134,7 +134,7 @@ fn a_reply_that_is_cut_off_leaves_no_orphan_and_deposes_nobody() {
 /// A thousand attached leases: one statement per renewal, one per sweep.
 #[test]
 fn attached_leases_cost_one_renewal() {
-    let Some((_turn, server)) = server() else { return };
+    let Some((_turn, server)) = server_alone() else { return };
     block_on(async {
         server.create_tables().await;
         let settings = settings(Duration::from_secs(6));

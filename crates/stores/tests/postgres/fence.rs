@@ -7,7 +7,7 @@ use tenure_lease::fence::FenceError;
 use tenure_stores::postgres::{PostgresFence, PostgresFenceError};
 use tokio_postgres::Client;
 
-use super::support::{Server, block_on, server, within};
+use super::support::{Server, block_on, server, server_alone, within};
 
 #[test]
 fn a_lower_token_is_refused_and_writes_nothing() {
@@ -97,7 +97,7 @@ fn a_fence_that_vanished_is_no_fence() {
 /// Many that raise for the first time, at once.
 #[test]
 fn the_table_is_created_once() {
-    let Some((_turn, server)) = server() else { return };
+    let Some((_turn, server)) = server_alone() else { return };
     block_on(async {
         let mut raising = tokio::task::JoinSet::new();
         for term in 1..=16 {

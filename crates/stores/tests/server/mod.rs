@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods)] // Real servers, real time.
 #![allow(dead_code)] // Not every store's test needs all of it.
 
+mod port;
 pub(crate) mod proxy;
 
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use tenure_lease::record::Version;
 use tenure_lease::{LeaseName, Loss, Moment, Nonce, Owner, Settings, Store, Token};
 use tenure_testkit::cost::Cost;
 
+pub(crate) use port::free_port;
 use proxy::Proxy;
 
 /// A server that scripts/servers started.
@@ -27,7 +29,8 @@ pub(crate) struct Server {
     pub(crate) address: String,
 }
 
-/// The right to use the server beside other tests of this process, or to stop it.
+/// The right to use the server beside other tests of this process that mostly wait; or to have it
+/// alone, to stop it or to keep it busy.
 pub(crate) enum Turn {
     Beside(RwLockReadGuard<'static, ()>),
     Alone(RwLockWriteGuard<'static, ()>),
@@ -48,12 +51,12 @@ impl Turn {
 static TURN: RwLock<()> = RwLock::new(());
 
 impl Server {
-    /// The server, to be used beside others; `None` if there is none, which is said.
+    /// The server, to be used beside others who mostly wait; `None` if there is none, which is said.
     pub(crate) fn find(name: &'static str) -> Option<(Self, Turn)> {
         Self::named(name, name).map(|server| (server, Turn::beside()))
     }
 
-    /// The server, and the right to disturb it.
+    /// The server, and the right to stop it or to keep it busy.
     pub(crate) fn find_alone(name: &'static str) -> Option<(Self, Turn)> {
         Self::named(name, name).map(|server| (server, Turn::alone()))
     }
@@ -144,12 +147,6 @@ impl Drop for Private {
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.directory);
     }
-}
-
-/// A port that was free a moment ago.
-pub(crate) fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("it has one").port()
 }
 
 pub(crate) fn fresh(stem: &str) -> LeaseName {
