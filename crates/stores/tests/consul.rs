@@ -285,7 +285,7 @@ fn tls_and_tokens() {
     let Some((_, _turn)) = Server::find("consul") else { return };
     conformance::block_on(async {
         let directory = Private::folder().await;
-        let [https, http, server, lan, wan] = [(); 5].map(|()| server::free_port());
+        let [https, http, server, lan, wan] = [(); 5].map(|()| server::port::free_port());
         let config = format!(
             "ports {{ https = {https} http = {http} server = {server} serf_lan = {lan} \
                serf_wan = {wan} dns = -1 grpc = -1 }}\n\

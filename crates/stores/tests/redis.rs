@@ -272,7 +272,7 @@ fn tls_and_users() {
     let Some((_, _turn)) = Server::find("redis") else { return };
     conformance::block_on(async {
         let directory = Private::folder().await;
-        let port = server::free_port().to_string();
+        let port = server::port::free_port().to_string();
         let user = "user me on >a-secret ~{leases:* &leases:changed -@all +evalsha +eval \
                     +script|load +hset +hmget +set +get +del +persist +pttl +type +time +exists \
                     +publish +subscribe +ping +select\n";
@@ -331,7 +331,7 @@ fn clock_steps() {
         let source = directory.join("clock.c").display().to_string();
         let compile = ["-shared", "-fPIC", "-O1", "-o", &library, &source];
         server::run("cc", compile.map(str::to_owned).to_vec(), vec![]).await;
-        let port = server::free_port().to_string();
+        let port = server::port::free_port().to_string();
         let arguments = ["--port", &port, "--bind", "127.0.0.1", "--save", ""];
         let environment = [("LD_PRELOAD", library.as_str())];
         let _redis = Private::start("redis-server", &arguments, &directory, &environment);

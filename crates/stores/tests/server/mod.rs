@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods)] // Real servers, real time.
 #![allow(dead_code)] // Not every store's test needs all of it.
 
-mod port;
+pub(crate) mod port;
 pub(crate) mod proxy;
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,6 @@ use tenure_lease::record::Version;
 use tenure_lease::{LeaseName, Loss, Moment, Nonce, Owner, Settings, Store, Token};
 use tenure_testkit::cost::Cost;
 
-pub(crate) use port::free_port;
 use proxy::Proxy;
 
 /// A server that scripts/servers started.
