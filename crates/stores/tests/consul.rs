@@ -2,6 +2,7 @@
 #![cfg(feature = "consul")]
 #![allow(clippy::disallowed_methods)] // Real servers, real time.
 
+mod port;
 mod server;
 
 use std::time::Duration;
@@ -285,7 +286,7 @@ fn tls_and_tokens() {
     let Some((_, _turn)) = Server::find("consul") else { return };
     conformance::block_on(async {
         let directory = Private::folder().await;
-        let [https, http, server, lan, wan] = [(); 5].map(|()| server::port::free_port());
+        let [https, http, server, lan, wan] = [(); 5].map(|()| port::free_port());
         let config = format!(
             "ports {{ https = {https} http = {http} server = {server} serf_lan = {lan} \
                serf_wan = {wan} dns = -1 grpc = -1 }}\n\

@@ -15,6 +15,7 @@ mod fence;
 mod operator;
 #[path = "postgres/own.rs"]
 mod own;
+mod port;
 #[path = "postgres/races.rs"]
 mod races;
 #[path = "postgres/restore.rs"]

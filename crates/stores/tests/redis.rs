@@ -2,6 +2,7 @@
 #![cfg(feature = "redis")]
 #![allow(clippy::disallowed_methods)] // Real servers, real time.
 
+mod port;
 mod server;
 
 use std::time::Duration;
@@ -272,7 +273,7 @@ fn tls_and_users() {
     let Some((_, _turn)) = Server::find("redis") else { return };
     conformance::block_on(async {
         let directory = Private::folder().await;
-        let port = server::port::free_port().to_string();
+        let port = port::free_port().to_string();
         let user = "user me on >a-secret ~{leases:* &leases:changed -@all +evalsha +eval \
                     +script|load +hset +hmget +set +get +del +persist +pttl +type +time +exists \
                     +publish +subscribe +ping +select\n";
@@ -331,7 +332,7 @@ fn clock_steps() {
         let source = directory.join("clock.c").display().to_string();
         let compile = ["-shared", "-fPIC", "-O1", "-o", &library, &source];
         server::run("cc", compile.map(str::to_owned).to_vec(), vec![]).await;
-        let port = server::port::free_port().to_string();
+        let port = port::free_port().to_string();
         let arguments = ["--port", &port, "--bind", "127.0.0.1", "--save", ""];
         let environment = [("LD_PRELOAD", library.as_str())];
         let _redis = Private::start("redis-server", &arguments, &directory, &environment);

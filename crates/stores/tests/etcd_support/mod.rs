@@ -2,9 +2,6 @@
 #![allow(clippy::disallowed_methods)] // Real servers, real time.
 #![allow(dead_code)]
 
-#[path = "../server/port.rs"]
-mod port;
-
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +10,7 @@ use std::time::{Duration, Instant};
 use tenure_lease::{Nonce, Store};
 use tenure_stores::etcd::EtcdStore;
 
-use port::free_port;
+use crate::port::free_port;
 
 /// A folder that is deleted in the end.
 pub(crate) struct Scratch(pub(crate) PathBuf);

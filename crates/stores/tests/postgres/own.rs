@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure_lease::Moment;
 
-use super::server::port::free_port;
+use super::port::free_port;
 use super::support::{program, run};
 
 pub(crate) struct OwnServer {

@@ -3,7 +3,6 @@
 #![allow(clippy::disallowed_methods)] // Real servers, real time.
 #![allow(dead_code)] // Not every store's test needs all of it.
 
-pub(crate) mod port;
 pub(crate) mod proxy;
 
 use std::path::{Path, PathBuf};
