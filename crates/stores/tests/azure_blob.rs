@@ -211,7 +211,7 @@ fn race() {
 fn restart() {
     let Some((azure, _turn)) = Azure::find_alone() else { return };
     let store = azure.store();
-    conformance::block_on(server::survives_restart(&azure.0, &store, Settings::new(TTL)));
+    conformance::block_on(server::survives_restart(&azure.0, &store, TTL));
 }
 
 #[test]

@@ -105,7 +105,7 @@ fn hand_over() {
 fn restart() {
     let Some((server, _turn)) = Server::find_alone("consul") else { return };
     let store = Consul(server.clone()).store();
-    conformance::block_on(server::survives_restart(&server, &store, Settings::new(TTL)));
+    conformance::block_on(server::survives_restart(&server, &store, TTL));
 }
 
 #[test]

@@ -235,7 +235,7 @@ fn race() {
 fn restart() {
     let Some((dynamo, _turn)) = Dynamo::find_alone() else { return };
     let store = dynamo.store();
-    conformance::block_on(server::survives_restart(&dynamo.0, &store, Settings::new(TTL * 5)));
+    conformance::block_on(server::survives_restart(&dynamo.0, &store, TTL * 2));
 }
 
 #[test]

@@ -125,8 +125,8 @@ fn race() {
 #[test]
 fn restart() {
     let Some((server, _turn)) = Server::find_alone("etcd") else { return };
-    let (store, settings) = (Etcd(server.clone()).store(), Settings::new(Duration::from_secs(20)));
-    conformance::block_on(server::survives_restart(&server, &store, settings));
+    let (store, ttl) = (Etcd(server.clone()).store(), Duration::from_secs(10));
+    conformance::block_on(server::survives_restart(&server, &store, ttl));
 }
 
 /// etcd's leases begin anew when a leader is elected, so what a dead holder has left is free a ttl

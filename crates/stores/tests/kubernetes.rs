@@ -46,7 +46,7 @@ fn lost_replies() {
 fn cost_of_attached() {
     let Some((cluster, _turn)) = Cluster::find_alone("cost_of_attached") else { return };
     block_on(async {
-        let settings = Settings::new(Duration::from_secs(8));
+        let settings = Settings::new(Duration::from_secs(20));
         let through = |address| cluster.at(address);
         // A sweep is a streaming list, on a connection of its own: up to three messages of it.
         server::cost_of_attached(&cluster.address(), &settings, 1, through).await;
@@ -226,8 +226,10 @@ fn foreign_electors_share_the_object() {
 fn a_restart_keeps_the_tenure() {
     let Some((cluster, _turn)) = Cluster::find_alone("a_restart_keeps_the_tenure") else { return };
     block_on(async {
-        // An API server takes a few seconds to come back.
-        let ttl = Duration::from_secs(20);
+        let begun = Moment::now();
+        cluster.servers(&["restart", "kube"]).await;
+        let ttl = (Moment::now().since(begun) * 4).max(TTL).as_secs();
+        let ttl = Duration::from_secs(ttl);
         let store = cluster.store().await;
         let name = cluster.fresh_name("restart");
         let tenure = store.lease(name.as_str()).ttl(ttl).acquire().await.unwrap();

@@ -131,7 +131,7 @@ fn hand_over() {
 fn restart() {
     let Some((server, _turn)) = Server::find_alone("redis") else { return };
     let store = Redis(server.clone()).store();
-    conformance::block_on(server::survives_restart(&server, &store, Settings::new(TTL * 5)));
+    conformance::block_on(server::survives_restart(&server, &store, TTL * 2));
 }
 
 #[test]

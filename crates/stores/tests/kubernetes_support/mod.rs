@@ -179,7 +179,7 @@ impl Factory for Cluster {
     }
 
     fn ttl(&self) -> Duration {
-        Duration::from_secs(5)
+        Duration::from_secs(10)
     }
 
     // A dozen kubectl at once would keep this machine from its tests, so these go by its protocol.

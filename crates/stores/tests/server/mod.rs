@@ -282,14 +282,19 @@ pub(crate) async fn hand_over(open: impl Fn() -> Store, settings: Settings) {
     assert!(took < settings.renew_interval / 2, "handed over in {took:?}: by polling");
 }
 
-/// A restart within the ttl: the tenure goes on, under its token.
-pub(crate) async fn survives_restart(server: &Server, store: &Store, settings: Settings) {
-    let (name, ttl) = (fresh("restart"), settings.ttl);
-    let lease = store.lease(name.as_str()).settings(settings);
-    let tenure = lease.acquire().await.expect("acquired");
+/// A restart within the ttl: the tenure goes on, under its token. The ttl is at least this long, and
+/// longer where a restart takes long.
+pub(crate) async fn survives_restart(server: &Server, store: &Store, at_least: Duration) {
     let begun = Moment::now();
     server.control("restart").await;
-    println!("restarted in {:?}", Moment::now().since(begun));
+    let takes = Moment::now().since(begun);
+    // Some stores count in whole seconds.
+    let ttl = at_least.max(Duration::from_secs((takes * 4).as_secs())).min(store.info().ttl_max);
+    let name = fresh("restart");
+    println!("restarted in {takes:?}; with a ttl of {ttl:?}");
+    let lease = store.lease(name.as_str()).settings(Settings::new(ttl));
+    let tenure = lease.acquire().await.expect("acquired");
+    server.control("restart").await;
     // Without a renewal after the restart it would be lost by then.
     tokio::select! {
         loss = tenure.lost() => panic!("lost over a restart: {loss}"),
