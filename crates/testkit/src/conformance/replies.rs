@@ -180,7 +180,7 @@ async fn a_late_request_harms_nobody(cx: Context) -> Checked {
     let counts = faults.counts();
     faults.next(Operation::Acquire, Fault::Late(cx.ttl() * 3 / 10));
     let lease = cx.lease(&faults.store(), &name, "a").settings(brisk(&cx));
-    let tenure = within(cx.slack(), "held", lease.acquire()).await??;
+    let tenure = within(cx.frees_within(), "held", lease.acquire()).await??;
     let both = within(cx.slack(), "the late attempt", counts.reached(Operation::Acquire, 2));
     holds(&tenure, both).await??;
     faults.next(Operation::Renew, Fault::Late(cx.ttl() * 4 / 10));
