@@ -24,7 +24,7 @@ mod duty;
 mod members;
 mod recover;
 #[cfg(test)]
-mod tests {}
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -232,6 +232,7 @@ impl Coordinator {
 
     /// Something arrived from a node.
     pub fn receive(&mut self, from: &Node, message: Message, now: Moment) {
+        self.expire(now);
         match message {
             Message::Report { term, host, shards } => {
                 self.receive_report(from, term, host, shards, now);
@@ -320,9 +321,7 @@ impl Coordinator {
 
     /// Does what follows from what has changed.
     fn settle(&mut self, now: Moment) {
-        if self.held_until.is_some_and(|until| until <= now) {
-            self.rest();
-        }
+        self.expire(now);
         self.decide_candidacy(now);
         if self.candidate && !self.contending && self.settings.setup != Setup::Gossip {
             self.contending = true;
@@ -345,6 +344,13 @@ impl Coordinator {
             self.attend(now);
         }
         self.look_after_sessions(now);
+    }
+
+    /// A lease whose time is over is lost, whoever has noticed.
+    fn expire(&mut self, now: Moment) {
+        if self.held_until.is_some_and(|until| until <= now) {
+            self.rest();
+        }
     }
 
     fn decide_candidacy(&mut self, now: Moment) {

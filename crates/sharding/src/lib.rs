@@ -29,13 +29,15 @@
 pub mod coordinator;
 mod host;
 pub mod message;
-//pub mod region;
+pub mod region;
 mod roster;
 mod settings;
+#[cfg(test)]
+mod testing;
 
 pub use coordinator::Coordinator;
 pub use host::{Host, Shard};
 pub use message::Message;
-//pub use region::Region;
+pub use region::Region;
 pub use roster::{Roster, RosterEntry, RosterError};
 pub use settings::{Rule, Settings, SettingsError, Setup};

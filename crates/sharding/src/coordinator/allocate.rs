@@ -89,7 +89,7 @@ impl Coordinator {
     fn rebalance(&mut self, eligible: BTreeSet<HostId>, now: Moment) {
         let limit = self.settings.rebalance_limit;
         let Some(duty) = &mut self.duty else { return };
-        if duty.recovered.is_none() {
+        if duty.recovered.is_none() && self.settings.obeys(Rule::WholeRosterFirst) {
             return;
         }
         if now >= duty.rebalance_at || eligible != duty.eligible {

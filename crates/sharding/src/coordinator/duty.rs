@@ -174,9 +174,11 @@ impl Duty {
         let term = self.over.entry(session.name.clone()).or_default();
         *term = session.term.max(*term);
         let ended = |known: &Known| {
-            known.host.session.as_ref().is_some_and(|own| {
-                own.name == session.name && own.term <= session.term
-            })
+            known
+                .host
+                .session
+                .as_ref()
+                .is_some_and(|own| own.name == session.name && own.term <= session.term)
         };
         for known in self.hosts.values_mut().filter(|known| ended(known)) {
             known.over = true;

@@ -47,12 +47,7 @@ impl Members {
     }
 
     /// Whether anything is different now.
-    pub(super) fn update(
-        &mut self,
-        view: Option<&View>,
-        role: Option<&Role>,
-        now: Moment,
-    ) -> bool {
+    pub(super) fn update(&mut self, view: Option<&View>, role: Option<&Role>, now: Moment) -> bool {
         if self.digest == view.map(View::digest) {
             return false;
         }
@@ -116,17 +111,14 @@ impl Members {
 
     /// Whether shards may go to it.
     pub(super) fn may_host(&self, node: &Node) -> bool {
-        let may = |member: &Member| {
-            member.status == Status::Up && member.reachable && member.has_role
-        };
+        let may =
+            |member: &Member| member.status == Status::Up && member.reachable && member.has_role;
         self.members.get(node).is_some_and(may)
     }
 
     /// On its way out: its shards go to others.
     pub(super) fn is_leaving(&self, node: &Node) -> bool {
-        let leaving = |member: &Member| {
-            (Status::Leaving..Status::Down).contains(&member.status)
-        };
+        let leaving = |member: &Member| (Status::Leaving..Status::Down).contains(&member.status);
         self.members.get(node).is_some_and(leaving)
     }
 

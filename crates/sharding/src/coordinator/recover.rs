@@ -283,7 +283,7 @@ impl Coordinator {
             let greeting = Message::Greeting { term: duty.term, digest };
             self.effects.push(Effect::Send(node.clone(), greeting));
         }
-        if duty.recovered.is_some() {
+        if duty.recovered.is_some() || !self.settings.obeys(Rule::WholeRosterFirst) {
             self.resend_directives();
         }
     }
