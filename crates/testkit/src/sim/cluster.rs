@@ -23,6 +23,7 @@ mod arbitration;
 mod campaign;
 mod faults;
 mod forming;
+mod hosting;
 mod invariants;
 mod look;
 mod network;
@@ -68,6 +69,8 @@ pub struct SimSettings {
     pub most_steps: u64,
     /// Whether to remember what nodes told their users.
     pub events: bool,
+    /// Whether something is hosted on top of it, which says itself when it has been handed over.
+    pub hosts: bool,
     /// Whether to write a trace.
     pub trace: bool,
 }
@@ -85,6 +88,7 @@ impl SimSettings {
             count_bytes: false,
             most_steps: u64::MAX,
             events: false,
+            hosts: false,
             trace: false,
         }
     }

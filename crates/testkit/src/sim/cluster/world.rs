@@ -38,6 +38,8 @@ pub struct Sim {
     /// How many tombstones each process had when it was last looked at.
     pub(super) tombstones: BTreeMap<u64, usize>,
     pub(super) events: Vec<(Duration, usize, String)>,
+    /// Processes whose membership has ended, for those who host something on top of it.
+    pub(super) ended: Vec<u64>,
     trace: Vec<String>,
 }
 
@@ -83,6 +85,7 @@ impl Sim {
             bytes: 0,
             tombstones: BTreeMap::new(),
             events: Vec::new(),
+            ended: Vec::new(),
             trace: Vec::new(),
             settings,
         }
@@ -137,6 +140,7 @@ impl Sim {
             lease: Lease::Contending { next: local + jitter },
             resolver,
             answered: 0,
+            handing_over: false,
         });
         let which = self.places[index].processes.len() - 1;
         self.settle(index, which);
@@ -237,11 +241,11 @@ impl Sim {
         place.processes.iter().find(|process| process.node == *node)
     }
 
-    pub(super) fn meet(&mut self, what: &'static str) {
+    pub(in crate::sim) fn meet(&mut self, what: &'static str) {
         *self.coverage.entry(what).or_default() += 1;
     }
 
-    pub(super) fn note(&mut self, line: impl FnOnce() -> String) {
+    pub(in crate::sim) fn note(&mut self, line: impl FnOnce() -> String) {
         if self.settings.trace {
             let at = self.now.since(Moment::ZERO + Duration::from_secs(1));
             self.trace.push(format!("{:>9.3} {}", at.as_secs_f64(), line()));
