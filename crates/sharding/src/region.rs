@@ -28,7 +28,7 @@ mod route;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_cluster::Node;
 use tenure_lease::record::SessionRef;
@@ -55,6 +55,8 @@ pub struct Region<M> {
     seen: BTreeMap<Shard, Token>,
     /// Where other shards are, as far as it knows.
     homes: BTreeMap<Shard, (Token, Node)>,
+    /// Which nodes it can reach.
+    reachable: BTreeSet<Node>,
     buffers: BTreeMap<Shard, Buffer<M>>,
     /// When to ask again where shards are that somebody waits for.
     ask_at: Moment,
@@ -210,6 +212,7 @@ impl<M> Region<M> {
             shards: BTreeMap::new(),
             seen: BTreeMap::new(),
             homes: BTreeMap::new(),
+            reachable: BTreeSet::new(),
             buffers: BTreeMap::new(),
             ask_at: Moment::NEVER,
             stage: Stage::Working,

@@ -1,5 +1,7 @@
 //! Where messages go.
 
+use std::collections::BTreeSet;
+
 use tenure_cluster::Node;
 use tenure_lease::{Moment, Token};
 
@@ -26,10 +28,7 @@ impl<M> Region<M> {
                 self.effects.push(Effect::Deliver { shard, token, message });
                 return;
             }
-            if let Some((_, home)) = self.homes.get(&shard)
-                && *home != self.me
-            {
-                let to = home.clone();
+            if let Some(to) = self.home(shard) {
                 self.effects.push(Effect::Forward { to, shard, message });
                 return;
             }
@@ -88,10 +87,16 @@ impl<M> Region<M> {
         }
     }
 
-    /// A node is gone or out of reach: what was there will soon be elsewhere.
-    pub fn node_gone(&mut self, node: &Node, now: Moment) {
-        self.homes.retain(|_, (_, home)| home != node);
-        self.stop_waiting(|from, _| from == node);
+    /// These nodes are members and within reach, and no others: what is elsewhere waits.
+    pub fn reachable(&mut self, nodes: BTreeSet<Node>, now: Moment) {
+        self.tick(now);
+        self.reachable = nodes;
+        let reachable = self.reachable.clone();
+        self.stop_waiting(|from, _| !reachable.contains(from));
+        let waiting: Vec<Shard> = self.buffers.keys().copied().collect();
+        for shard in waiting {
+            self.flush(shard);
+        }
         self.ask_soon(now);
     }
 
@@ -122,12 +127,17 @@ impl<M> Region<M> {
         (!hosted.stopping).then_some(hosted.token)
     }
 
+    /// Where else a shard is, as far as is known and within reach.
+    fn home(&self, shard: Shard) -> Option<Node> {
+        let (_, home) = self.homes.get(&shard)?;
+        (*home != self.me && self.reachable.contains(home)).then(|| home.clone())
+    }
+
     /// Sends what waits for a shard, if it can be sent.
     fn flush(&mut self, shard: Shard) {
         let Some(buffer) = self.buffers.get(&shard) else { return };
-        let home = self.homes.get(&shard).map(|(_, node)| node.clone());
         let running = self.running(shard);
-        let elsewhere = home.filter(|home| *home != self.me);
+        let elsewhere = self.home(shard);
         if buffer.returning.is_some() || running.is_none() && elsewhere.is_none() {
             return;
         }
@@ -177,10 +187,8 @@ impl<M> Region<M> {
 
     /// Asks the coordinator where the shards are that somebody waits for.
     pub(super) fn ask(&mut self, now: Moment) {
-        let is_wanted = |shard: &Shard| {
-            let home = self.homes.get(shard).filter(|(_, home)| *home != self.me);
-            home.is_none() && self.running(*shard).is_none()
-        };
+        let is_wanted =
+            |shard: &Shard| self.home(*shard).is_none() && self.running(*shard).is_none();
         let wanted: Vec<Shard> = self.buffers.keys().copied().filter(is_wanted).collect();
         if !wanted.is_empty() {
             self.tell(Message::Where(wanted));

@@ -29,6 +29,7 @@ impl Bench {
         if has_sessions {
             bench.region.session_won(session(1, 1), UNTIL, bench.now);
         }
+        bench.region.reachable((0..3).map(node).collect(), bench.now);
         bench.greet(0, 5);
         bench
     }
@@ -288,12 +289,24 @@ fn a_former_home_that_is_gone_is_not_waited_for() {
         bench.effects();
         bench.now += Duration::from_secs(2);
         match gone {
-            true => bench.region.node_gone(&node(2), bench.now),
+            true => bench.region.reachable((0..2).map(node).collect(), bench.now),
             false => bench.region.poll(bench.now),
         }
         bench.region.poll(bench.now);
         assert_eq!(bench.effects(), [forward(0, "a")], "gone: {gone}");
     }
+}
+
+#[test]
+fn what_is_for_a_home_out_of_reach_waits() {
+    let mut bench = Bench::new(Setup::Lease);
+    bench.home(2, 1);
+    bench.region.reachable((0..2).map(node).collect(), bench.now);
+    assert_eq!(bench.send("a"), [ask()]);
+    // The coordinator knows no better yet.
+    assert_eq!(bench.home(2, 1), []);
+    bench.region.reachable((0..3).map(node).collect(), bench.now);
+    assert_eq!(bench.effects(), [forward(2, "a")]);
 }
 
 #[test]
@@ -314,6 +327,7 @@ fn an_overflow_is_an_error() {
 fn a_proxy_hosts_nothing_and_finds_everything() {
     let settings = Settings::new(Setup::Sessions, 8);
     let mut bench = Bench { region: Region::new(node(1), settings, false), now: at(1) };
+    bench.region.reachable((0..3).map(node).collect(), bench.now);
     let report = Message::Report { term: 5, host: None, shards: vec![] };
     assert_eq!(bench.greet(0, 5), [Effect::Send(node(0), report)]);
     assert_eq!(bench.send("a"), [ask()]);

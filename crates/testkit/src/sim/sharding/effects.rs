@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_cluster::Node;
 use tenure_lease::keeper::Wish;
 use tenure_lease::{Moment, Token};
-use tenure_sharding::{Message, Shard, coordinator, region};
+use tenure_sharding::{Message, Setup, Shard, coordinator, region};
 
 use super::World;
 use super::data::{Kind, Op};
@@ -104,7 +104,11 @@ impl World {
                 self.post(id, &to, message);
             }
             region::Effect::Start { shard, token } => {
-                let fence = shell.region.fence(shard).unwrap_or(token);
+                // Without a lease terms begin anew with every cluster: there is nothing to fence with.
+                let fence = match self.settings.setup {
+                    Setup::Gossip => Token::default(),
+                    Setup::Lease | Setup::Sessions => shell.region.fence(shard).unwrap_or(token),
+                };
                 let entity = Entity { token, fence, known: None, busy: true, waiting: 0 };
                 shell.entities.insert(shard, entity);
                 let node = shell.node.clone();
@@ -130,6 +134,7 @@ impl World {
             }
             region::Effect::Deliver { shard, token, message } => {
                 self.served.insert(message);
+                self.sim.note(|| format!("message {message} reaches shard {shard}"));
                 if let Some(entity) = shell.entities.get_mut(&shard).filter(|it| it.token == token)
                 {
                     entity.waiting += 1;
@@ -181,6 +186,7 @@ impl World {
     fn ship(&mut self, id: u64, to: &Node, cargo: Cargo) {
         let Some(shell) = self.shells.get(&id) else { return };
         let (from, place) = (shell.node.clone(), shell.place);
+        self.note(|| format!("{from} to {to}: {cargo:?}"));
         let Some(target) = self.sim.place_of(to) else { return };
         let Some(journey) = self.sim.reliable_journey(place, target) else { return };
         let last = self.lanes.entry((place, target)).or_insert(Moment::ZERO);

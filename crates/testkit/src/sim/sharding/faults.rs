@@ -34,7 +34,6 @@ impl World {
         self.sim.pause(place, clock_too);
         for (id, shell) in self.shells.iter_mut().filter(|(_, shell)| shell.place == place) {
             shell.paused = true;
-            shell.impaired = true;
             shell.lease_impaired = true;
             shell.clock.freeze(now, clock_too);
             self.invariants.impaired(*id);
@@ -52,6 +51,7 @@ impl World {
                 shell.paused = false;
                 shell.wake_at = tenure_lease::Moment::NEVER;
                 shell.clock.freeze(now, false);
+                shell.resumed_at = shell.clock.read(now);
                 *id
             })
             .collect();

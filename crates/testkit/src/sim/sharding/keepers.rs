@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tenure_lease::backend::{Acquired, Answer, Request, StoreError};
-use tenure_lease::keeper::{Event, Keeper, Wish};
+use tenure_lease::keeper::{Deadlines, Event, Keeper, Wish};
 use tenure_lease::record::SessionRef;
 use tenure_lease::{LeaseName, Moment, Nonce, Owner};
 use tenure_sharding::Setup;
@@ -117,18 +117,21 @@ impl World {
         let Some(shell) = self.shells.get_mut(&id) else { return };
         let Some(kept) = shell.keepers.get_mut(&key) else { return };
         let node = shell.node.clone();
+        // What was sent before it stood still proves nothing.
+        let held_for = self.lease.held_for();
+        let is_proof = |deadlines: Deadlines, resumed_at| deadlines.lost - held_for > resumed_at;
         match (&kept.purpose, event) {
             (_, Event::Ping) => kept.keeper.pong(local),
             (_, Event::Done) => {
                 shell.keepers.remove(&key);
             }
             (Purpose::Lease, Event::Won { token, note, deadlines, .. }) => {
-                shell.lease_impaired = false;
+                shell.lease_impaired &= !is_proof(deadlines, shell.resumed_at);
                 shell.coordinator.won(token.term, &note, deadlines.lost, local);
                 self.note(|| format!("{node} coordinates with term {}", token.term));
             }
             (Purpose::Lease, Event::Renewed(deadlines)) => {
-                shell.lease_impaired = false;
+                shell.lease_impaired &= !is_proof(deadlines, shell.resumed_at);
                 shell.coordinator.renewed(deadlines.lost, local);
             }
             (Purpose::Lease, Event::NoteWritten(number)) => {
@@ -142,16 +145,20 @@ impl World {
                 self.meet("coordinator's lease lost");
             }
             (Purpose::Session, Event::Won { token, deadlines, .. }) => {
-                shell.impaired = false;
+                let proof = is_proof(deadlines, shell.resumed_at);
                 let session = SessionRef { name: session_name(shell.place), term: token.term };
                 shell.region.session_won(session, deadlines.lost, local);
                 self.note(|| format!("{node} has its session, with term {}", token.term));
-                self.invariants.renewed(self.sim.now(), id);
+                if proof {
+                    self.invariants.renewed(self.sim.now(), id);
+                }
             }
             (Purpose::Session, Event::Renewed(deadlines)) => {
-                shell.impaired = false;
+                let proof = is_proof(deadlines, shell.resumed_at);
                 shell.region.session_renewed(deadlines.lost, local);
-                self.invariants.renewed(self.sim.now(), id);
+                if proof {
+                    self.invariants.renewed(self.sim.now(), id);
+                }
             }
             (Purpose::Session, Event::Lost(loss)) => {
                 let shards = shell.entities.len();

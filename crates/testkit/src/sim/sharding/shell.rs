@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use tenure_cluster::Node;
 use tenure_cluster::view::Digest;
@@ -31,11 +31,9 @@ pub(super) struct Shell {
     /// When the store last answered anything.
     pub(super) answered_at: Moment,
     pub(super) view: Option<Digest>,
-    /// Whom it could reach when it last looked.
-    pub(super) reachable: BTreeSet<Node>,
     pub(super) entities: BTreeMap<Shard, Entity>,
-    /// It stood still since it last renewed its session.
-    pub(super) impaired: bool,
+    /// When it last went on after it had stood still, by its own clock.
+    pub(super) resumed_at: Moment,
     /// It stood still since it last renewed the coordinator's lease.
     pub(super) lease_impaired: bool,
 }

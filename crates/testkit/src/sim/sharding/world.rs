@@ -173,9 +173,8 @@ impl World {
                 look_at: local,
                 answered_at: local,
                 view: None,
-                reachable: BTreeSet::new(),
                 entities: BTreeMap::new(),
-                impaired: false,
+                resumed_at: Moment::ZERO,
                 lease_impaired: false,
                 node,
             }
@@ -191,11 +190,7 @@ impl World {
         if digest != shell.view {
             shell.view = digest;
             shell.coordinator.view(view, local);
-            let reachable = reachable(view);
-            for node in shell.reachable.difference(&reachable) {
-                shell.region.node_gone(node, local);
-            }
-            shell.reachable = reachable;
+            shell.region.reachable(reachable(view), local);
         }
         if leaves {
             shell.region.leave(local);
