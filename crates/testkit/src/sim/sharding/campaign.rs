@@ -419,7 +419,8 @@ impl Campaign<'_> {
             }
         }
         let all = |world: &mut World| sent.iter().all(|message| world.served.contains(message));
-        let arrived = world.run_until(Duration::from_secs(10), all);
+        // A coordinator may still have to wait for those who were removed.
+        let arrived = world.run_until(Duration::from_secs(30), all);
         world.look();
         let missing = arrived.is_none().then(|| {
             let lost = sent.iter().filter(|message| !world.served.contains(message)).count();
