@@ -35,7 +35,7 @@ fn believable(view: &View) {
         assert!(view.member(observer).is_some() && view.member(subject).is_some());
     }
     assert!(view.asked() >= view.verdict().generation);
-    for next in [view.highest_up(), view.asked(), view.verdict().generation] {
+    for next in [view.next_up(), view.asked(), view.verdict().generation] {
         assert!(next.checked_add(1).is_some(), "there is always a next number");
     }
     let _ = (view.leader(), view.oldest(None));

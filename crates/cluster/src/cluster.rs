@@ -1,4 +1,5 @@
-use std::collections::BTreeSet;
+use std::any::{Any, TypeId};
+use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,6 +29,7 @@ struct Shared {
     hooks: Hooks,
     messaging: Arc<Messaging>,
     proof: watch::Receiver<Proof>,
+    local: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
 /// What the driver publishes.
@@ -107,7 +109,8 @@ impl Cluster {
         let hooks = Hooks::default();
         let Started { commands, state, events, messaging, proof } =
             driver::start(settings, hooks.clone())?;
-        let shared = Shared { commands, state, events, hooks, messaging, proof };
+        let local = Mutex::default();
+        let shared = Shared { commands, state, events, hooks, messaging, proof, local };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -160,6 +163,21 @@ impl Cluster {
         (view, state.seen.clone())
     }
 
+    /// The view, now and whenever a member, a status or a reachability in it changes: always the
+    /// newest, so that a slow listener skips some.
+    ///
+    /// ```no_run
+    /// # async fn example(cluster: tenure_cluster::Cluster) {
+    /// let mut views = cluster.views();
+    /// while let Some(view) = views.next().await {
+    ///     println!("{} members", view.members().len());
+    /// }
+    /// # }
+    /// ```
+    pub fn views(&self) -> Views {
+        Views { state: self.shared.state.clone(), picture: None }
+    }
+
     /// What happens from now on, as this node sees it.
     pub fn events(&self) -> Events {
         Events(self.shared.events.subscribe())
@@ -201,6 +219,18 @@ impl Cluster {
         }
     }
 
+    /// The one value of this type that goes with this node's place in the cluster, made when it is
+    /// first asked for: for what is built on the cluster, and must be there once. It must not keep a
+    /// [`Cluster`], or the node would never leave by itself.
+    pub fn local<T: Send + Sync + 'static>(&self, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut local = self.shared.local.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = local.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(make()));
+        match value.clone().downcast() {
+            Ok(value) => value,
+            Err(_) => unreachable!("it is filed under its type"),
+        }
+    }
+
     pub(crate) fn messaging(&self) -> &Arc<Messaging> {
         &self.shared.messaging
     }
@@ -229,6 +259,35 @@ impl Hooks {
 impl std::fmt::Debug for Hooks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Hooks")
+    }
+}
+
+/// The view of one node, whenever it changes.
+#[derive(Clone, Debug)]
+pub struct Views {
+    state: watch::Receiver<State>,
+    picture: Option<u128>,
+}
+
+impl Views {
+    /// The next one; at first the present one. `None` when the node is out of the cluster.
+    pub async fn next(&mut self) -> Option<Arc<View>> {
+        loop {
+            {
+                let state = self.state.borrow_and_update();
+                if state.ended.is_some() {
+                    return None;
+                }
+                if let Some(view) = &state.view {
+                    let picture = Some(view.picture());
+                    if self.picture != picture {
+                        self.picture = picture;
+                        return Some(view.clone());
+                    }
+                }
+            }
+            self.state.changed().await.ok()?;
+        }
     }
 }
 

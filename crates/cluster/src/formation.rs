@@ -244,7 +244,10 @@ impl Formation {
         let Some(view) = membership.view() else { return };
         // Who sees no leader, because nobody answers, looks at the record too: there may be a newer
         // cluster, and nobody else who would tell.
-        if membership.leader().is_some_and(|leader| leader != membership.me()) {
+        // But not who is only joining: it starts over, and would be in the way of those outside who
+        // could form one.
+        let joins = view.member(membership.me()).is_some_and(|own| own.status == Status::Joining);
+        if joins || membership.leader().is_some_and(|leader| leader != membership.me()) {
             return self.withdraw(effects);
         }
         if std::mem::take(&mut self.unread)

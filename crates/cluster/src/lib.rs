@@ -36,7 +36,7 @@ pub mod settings;
 pub mod transport;
 pub mod view;
 
-pub use cluster::{Cluster, Events, JoinError, NotReady};
+pub use cluster::{Cluster, Events, JoinError, NotReady, Views};
 pub use discovery::Discovery;
 pub use membership::{Effect, Ending, Event, Membership};
 pub use node::{Address, AddressError, Incarnation, Node};

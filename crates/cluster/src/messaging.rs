@@ -64,7 +64,7 @@ mod wire;
 
 pub use dead::{DeadLetter, DeadLetters, Lost};
 pub(crate) use driver::Messaging;
-pub use driver::PATIENCE;
+pub use driver::{BOARD, PATIENCE};
 pub use error::{AskError, NotDone, ReceiverError, Unknown};
 pub use message::{Ask, CodecError, Json, Message};
 pub use receiver::{Received, Receiver, Reply};

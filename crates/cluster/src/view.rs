@@ -16,6 +16,7 @@ mod verdict;
 mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_lease::Moment;
@@ -34,8 +35,10 @@ pub struct View {
     /// The tenure of the formation lease that formed this cluster; higher is newer.
     cluster: u64,
     members: BTreeMap<Node, Member>,
-    /// The highest up-number that was ever given, also to members that are gone.
+    /// The highest up-number that is known to have been given, also to members that are gone.
     highest_up: u64,
+    /// Up-numbers up to this one are not given any more: somebody may have them.
+    skipped_up: u64,
     rows: BTreeMap<Node, Row>,
     /// The last verdict of the resolver that this node knows.
     verdict: Verdict,
@@ -54,12 +57,31 @@ impl View {
             cluster,
             members: BTreeMap::new(),
             highest_up: 0,
+            skipped_up: 0,
             rows: BTreeMap::new(),
             verdict: Verdict::default(),
             asked: 0,
             tombstones: BTreeMap::new(),
             digest: Digest::of_cluster(cluster),
         }
+    }
+
+    /// A view with these members, in which these observers cannot reach these subjects: to test what
+    /// is built on views.
+    pub fn of(
+        members: impl IntoIterator<Item = (Node, Member)>,
+        unreachable: impl IntoIterator<Item = (Node, Node)>,
+    ) -> Self {
+        let mut view = Self::new(1);
+        for (node, member) in members {
+            view.set_member(&node, member);
+        }
+        for (observer, subject) in unreachable {
+            let mut row = view.rows.get(&observer).cloned().unwrap_or_default();
+            Arc::make_mut(&mut row.unreachable).insert(subject);
+            view.set_row(&observer, row);
+        }
+        view
     }
 
     /// The id of the cluster.
@@ -75,7 +97,7 @@ impl View {
     /// Whether two views say the same in every detail; their digests then are equal too. Slow, for
     /// checking that it also holds the other way round.
     pub fn says_the_same(&self, other: &Self) -> bool {
-        let numbers = |view: &Self| (view.cluster, view.highest_up, view.asked);
+        let numbers = |view: &Self| (view.cluster, view.highest_up, view.skipped_up, view.asked);
         numbers(self) == numbers(other)
             && (&self.members, &self.rows, &self.verdict)
                 == (&other.members, &other.rows, &other.verdict)
@@ -109,9 +131,14 @@ impl View {
         self.tombstones.len()
     }
 
-    /// The highest up-number that was ever given.
+    /// The highest up-number that is known to have been given.
     pub fn highest_up(&self) -> u64 {
         self.highest_up
+    }
+
+    /// The up-number that is given next.
+    pub fn next_up(&self) -> u64 {
+        self.highest_up.max(self.skipped_up) + 1
     }
 
     /// Whether some member that counts cannot reach it.
@@ -218,10 +245,19 @@ impl View {
 
     /// Somebody is declared down who may have led, and given up-numbers of which this node has not
     /// heard: one to each member that has none here, at most. They are not given again, since a
-    /// number that two members have makes a ghost of one of them.
+    /// number that two members have makes a ghost of one of them. But they do not count as known:
+    /// the losers of a split skip as well, and would take those whom the winners let in for ghosts.
     pub(crate) fn skip_up_numbers(&mut self) {
         let without = self.members.values().filter(|member| member.up_number == 0).count();
-        self.raise_highest_up(self.highest_up + without as u64);
+        self.raise_skipped_up(self.next_up() - 1 + without as u64);
+    }
+
+    fn raise_skipped_up(&mut self, number: u64) {
+        if number > self.skipped_up {
+            self.digest.remove(digest::of_skipped_up(self.skipped_up));
+            self.skipped_up = number;
+            self.digest.add(digest::of_skipped_up(self.skipped_up));
+        }
     }
 
     fn raise_highest_up(&mut self, number: u64) {

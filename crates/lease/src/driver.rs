@@ -4,8 +4,10 @@
 //! do their I/O there too.
 #![allow(clippy::disallowed_methods)]
 
+mod kept;
 mod lease;
 mod liveness;
+mod offer;
 mod session;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,8 +20,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
+pub(crate) use kept::keep_sessions;
 pub(crate) use lease::{Begun, Terms, keep};
 pub(crate) use liveness::{Call, Liveness};
+pub(crate) use offer::Offer;
 pub(crate) use session::{Command, keep_session};
 
 use crate::backend::{Answer, Backend, Request, StoreError};
@@ -133,6 +137,8 @@ pub(crate) struct State {
     pub(crate) loss: Option<Loss>,
     /// The number of the last note that stands in the record.
     pub(crate) note: u64,
+    /// Why the store does not answer, while the lease is contended for.
+    pub(crate) trouble: Option<StoreError>,
     /// Given back, or nothing was held.
     pub(crate) done: bool,
 }
@@ -280,14 +286,6 @@ pub(crate) async fn wait_until(moment: Moment) {
 /// The future's result, if it comes within that time.
 pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(time, future).await.ok()
-}
-
-/// What is to be told to whoever waits for a tenure to begin.
-pub(crate) type Begin<T> = tokio::sync::oneshot::Sender<T>;
-
-/// Answers whoever waits, once. Says whether there was anybody.
-fn answer_waiting<T>(begin: &mut Option<Begin<T>>, answer: T) -> bool {
-    begin.take().is_some_and(|begin| begin.send(answer).is_ok())
 }
 
 fn tell(state: &watch::Sender<State>, change: impl FnOnce(&mut State)) {

@@ -3,14 +3,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
-use crate::backend::{Backend, Expected, StoreError, StoreInfo};
-use crate::driver::{Call, Cell, Liveness, State, Terms, Wants, keep, on_keeper, runtime, within};
+use crate::backend::{Backend, Expected, Request, StoreError, StoreInfo};
+use crate::driver::{
+    Call, Cell, Liveness, Offer, State, Terms, Wants, keep, on_keeper, runtime, within,
+};
 use crate::keeper::Wish;
 use crate::record::{Owner, Record};
 use crate::tenure::Back;
-use crate::{LeaseError, LeaseName, NameError, Settings, Tenure, preflight};
+use crate::{LeaseError, LeaseName, NameError, Settings, Standby, Tenure, preflight};
 
 /// A store that keeps leases. Clones share it.
 ///
@@ -110,6 +112,16 @@ impl Lease {
         Store { backend: Arc::clone(&self.backend) }
     }
 
+    /// Whether its store answers a read of it, within the operation time-out.
+    pub async fn is_readable(&self) -> bool {
+        let Ok(name) = self.name.clone() else { return false };
+        let read = Request::Read(vec![name]);
+        let backend = Arc::clone(&self.backend);
+        let answer = async move { read.put_to(&*backend).await };
+        let answer = on_keeper(within(self.settings.operation_timeout, answer)).await;
+        answer.is_some_and(|answer| answer.error().is_none())
+    }
+
     /// Sets the ttl, and with it the whole timing ([`Settings::new`]).
     pub fn ttl(self, ttl: Duration) -> Self {
         self.settings(Settings::new(ttl))
@@ -164,15 +176,17 @@ impl Lease {
     /// Waits until the lease is held. Errors of the store are retried: only what cannot become
     /// right by itself is returned.
     pub async fn acquire(&self) -> Result<Tenure, LeaseError> {
-        match self.begin(false).await? {
-            Some(tenure) => Ok(tenure),
-            None => unreachable!("only a single attempt ends without a tenure"),
-        }
+        self.begin(false, true)?.acquired().await
+    }
+
+    /// Observes the lease, and takes it only while it is [allowed](Standby::allow) to.
+    pub fn standby(&self) -> Result<Standby, LeaseError> {
+        self.begin(false, false)
     }
 
     /// Tries once: `None` if another holds it, an error if the store did not answer.
     pub async fn try_acquire(&self) -> Result<Option<Tenure>, LeaseError> {
-        self.begin(true).await
+        self.begin(true, true)?.begun().await
     }
 
     /// Runs the closure while the lease is held: contends, runs it, and contends again after a
@@ -207,18 +221,18 @@ impl Lease {
         }
     }
 
-    async fn begin(&self, once: bool) -> Result<Option<Tenure>, LeaseError> {
+    fn begin(&self, once: bool, allowed: bool) -> Result<Standby, LeaseError> {
         let terms = self.terms(once)?;
         let (name, owner) = (terms.wish.name.clone(), terms.wish.owner.clone());
         let cell = Arc::new(Cell::default());
         let (state_sender, state) = watch::channel(State::default());
         let (wants, wants_receiver) = watch::channel(Wants::default());
-        let (begin, begun) = oneshot::channel();
-        runtime().spawn(keep(terms, Arc::clone(&cell), state_sender, wants_receiver, begin));
-        // If this future is dropped, so is `wants`, and the driver gives everything back.
-        let begun = begun.await.unwrap_or_else(|_| panic!("the keeper of {name} has panicked"))?;
+        let offer = Arc::new(Offer::new(allowed));
+        let (told, offered) = (Arc::clone(&cell), Arc::clone(&offer));
+        runtime().spawn(keep(terms, told, state_sender, wants_receiver, offered));
+        // If the standby is dropped, so is `wants`, and the driver gives everything back.
         let back = Back::Lease { wants, notes: AtomicU64::new(0) };
-        Ok(begun.map(|begun| Tenure::new(name, owner, begun, (cell, None), state, back)))
+        Ok(Standby::new(name, owner, offer, (cell, None), state, back))
     }
 
     pub(crate) fn terms(&self, once: bool) -> Result<Terms, LeaseError> {

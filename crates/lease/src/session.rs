@@ -1,11 +1,12 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
-use crate::driver::{Cell, Command, State, Wants, keep_session, runtime};
+use crate::driver::{Cell, Command, Offer, State, Wants, keep_session, keep_sessions, runtime};
 use crate::record::Owner;
 use crate::tenure::{Back, Detach};
-use crate::{Lease, LeaseError, LeaseName, Loss, NameError, Tenure};
+use crate::{Lease, LeaseError, LeaseName, Loss, NameError, Standby, Tenure};
 
 /// A lease that stands for a whole process: other leases are attached to it, and live and die with
 /// it. However many they are, the store is written once per renewal interval.
@@ -27,6 +28,8 @@ pub struct Session {
     tenure: Tenure,
     /// Unbounded, but it never holds more than a few entries for each attached lease.
     commands: mpsc::UnboundedSender<Command>,
+    /// Numbers what is attached.
+    attached: AtomicU64,
     cell: Arc<Cell>,
 }
 
@@ -66,38 +69,113 @@ impl AttachedLease<'_> {
 
     /// Waits until the lease is held, or the session is over.
     pub async fn acquire(self) -> Result<Tenure, LeaseError> {
+        self.begin(true)?.acquired().await
+    }
+
+    /// Observes the lease, and takes it only while it is [allowed](Standby::allow) to. The standby ends
+    /// with the session, and need not be kept beside it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = tenure_lease::Store::new(tenure_lease::MemoryStore::new());
+    /// let session = std::sync::Arc::new(store.lease("node-1").session().await?);
+    /// let standby = session.lease("orders").standby()?;
+    /// let turn = tokio::spawn(async move {
+    ///     standby.allow(true);
+    ///     standby.acquired().await
+    /// });
+    /// assert!(turn.await??.is_held());
+    /// # Ok(()) }
+    /// ```
+    pub fn standby(self) -> Result<Standby, LeaseError> {
+        self.begin(false)
+    }
+
+    fn begin(self, allowed: bool) -> Result<Standby, LeaseError> {
         crate::check_note(self.note.as_deref())?;
         let name = self.name?;
         let cell = Arc::new(Cell::default());
         let (state_sender, state) = watch::channel(State::default());
-        let (begin, begun) = oneshot::channel();
-        let (id_sender, id) = oneshot::channel();
+        let offer = Arc::new(Offer::new(allowed));
+        let number = self.session.attached.fetch_add(1, Ordering::Relaxed);
         let command = Command::Attach {
+            number,
             name: name.clone(),
             note: self.note,
             cell: Arc::clone(&cell),
             state: state_sender,
-            begin,
-            id: id_sender,
+            offer: Arc::clone(&offer),
         };
-        let over = || LeaseError::Over(self.session.tenure.loss().unwrap_or(Loss::Released));
-        self.session.commands.send(command).map_err(|_| over())?;
-        let Ok(id) = id.await else {
-            // It was refused, and `begun` says why.
-            return Err(begun
-                .await
-                .map_or_else(|_| over(), |begun| begun.err().unwrap_or_else(over)));
-        };
-        // From here on, dropping this future detaches it.
-        let detach = Detach { id, commands: self.session.commands.clone() };
-        let begun = begun.await.map_err(|_| over())??;
+        let over = |_| LeaseError::Over(self.session.tenure.loss().unwrap_or(Loss::Released));
+        self.session.commands.send(command).map_err(over)?;
+        // Dropping the standby detaches it.
+        let back = Back::Attached(Detach { number, commands: self.session.commands.clone() });
         let cells = (cell, Some(Arc::clone(&self.session.cell)));
         let owner = self.session.tenure.owner().clone();
-        Ok(Tenure::new(name, owner, begun, cells, state, Back::Attached(detach)))
+        Ok(Standby::new(name, owner, offer, cells, state, back))
+    }
+}
+
+/// The session of this process, again and again: when it is lost, and everything that was attached to
+/// it has ended, it is contended for anew. Clones share it; when the last one is dropped, it is given
+/// back.
+#[derive(Clone)]
+pub struct KeptSession {
+    sessions: watch::Receiver<Option<Arc<Session>>>,
+    _alive: mpsc::Sender<()>,
+}
+
+impl KeptSession {
+    pub(crate) fn new(
+        sessions: watch::Receiver<Option<Arc<Session>>>,
+        alive: mpsc::Sender<()>,
+    ) -> Self {
+        Self { sessions, _alive: alive }
+    }
+
+    /// The session, while it is held. Whoever keeps it says that what is attached to it goes on: drop
+    /// it soon after [`Tenure::lost`](crate::Tenure::lost).
+    pub fn current(&self) -> Option<Arc<Session>> {
+        self.sessions.borrow().clone()
+    }
+
+    /// Waits until it is held.
+    pub async fn held(&self) -> Arc<Session> {
+        let mut sessions = self.sessions.clone();
+        let held = sessions.wait_for(Option::is_some).await;
+        match held.map(|session| session.clone()) {
+            Ok(Some(session)) => session,
+            // Its driver lives as long as this, unless its runtime was shut down.
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+impl std::fmt::Debug for KeptSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let held = self.sessions.borrow().is_some();
+        f.debug_struct("KeptSession").field("held", &held).finish_non_exhaustive()
     }
 }
 
 impl Lease {
+    /// The session of this process, kept: contended for again after each loss, in the background, for
+    /// as long as the result is kept. What cannot become right by itself is an error at once, or is
+    /// logged and tried again every few seconds.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = tenure_lease::Store::new(tenure_lease::MemoryStore::new());
+    /// let me = store.lease("node-1").kept_session()?;
+    /// let orders = me.held().await.lease("orders").acquire().await?;
+    /// assert!(orders.is_held());
+    /// # Ok(()) }
+    /// ```
+    pub fn kept_session(&self) -> Result<KeptSession, LeaseError> {
+        self.terms(false)?;
+        Ok(keep_sessions(self.clone()))
+    }
+
     /// Waits until the lease is held, as a [`Session`].
     pub async fn session(&self) -> Result<Session, LeaseError> {
         let terms = self.terms(false)?;
@@ -106,20 +184,19 @@ impl Lease {
         let cell = Arc::new(Cell::default());
         let (state_sender, state) = watch::channel(State::default());
         let (wants, wants_receiver) = watch::channel(Wants::default());
-        let (begin, begun) = oneshot::channel();
+        let offer = Arc::new(Offer::new(true));
         let (commands, commands_receiver) = mpsc::unbounded_channel();
         runtime().spawn(keep_session(
             terms,
             Arc::clone(&cell),
             state_sender,
             wants_receiver,
-            begin,
+            Arc::clone(&offer),
             commands_receiver,
         ));
-        let begun = begun.await.unwrap_or_else(|_| panic!("the keeper of {name} has panicked"))?;
-        let begun = begun.unwrap_or_else(|| unreachable!("a session contends until it is held"));
         let back = Back::Lease { wants, notes: 0.into() };
-        let tenure = Tenure::new(name, owner, begun, (Arc::clone(&cell), None), state, back);
-        Ok(Session { tenure, commands, cell })
+        let cells = (Arc::clone(&cell), None);
+        let tenure = Standby::new(name, owner, offer, cells, state, back).acquired().await?;
+        Ok(Session { tenure, commands, attached: AtomicU64::new(0), cell })
     }
 }

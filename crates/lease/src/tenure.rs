@@ -6,7 +6,6 @@ use tokio::sync::{mpsc, watch};
 
 use crate::clock::Moment;
 use crate::driver::{Begun, Cell, Command, State, Wants, passed};
-use crate::keeper::AttachId;
 use crate::record::{Nonce, Owner, Record, Token};
 use crate::{LeaseError, LeaseName, Loss};
 
@@ -37,16 +36,29 @@ pub(crate) enum Back {
     Attached(Detach),
 }
 
+impl Back {
+    /// Calls the driver: whether the lease may be taken has changed.
+    pub(crate) fn call(&self) {
+        match self {
+            Self::Lease { wants, .. } => wants.send_modify(|_| {}),
+            Self::Attached(Detach { number, commands }) => {
+                // If the session's driver is gone, so is what was attached.
+                let _ = commands.send(Command::Allow(*number));
+            }
+        }
+    }
+}
+
 /// Detaches when dropped.
 pub(crate) struct Detach {
-    pub(crate) id: AttachId,
+    pub(crate) number: u64,
     pub(crate) commands: mpsc::UnboundedSender<Command>,
 }
 
 impl Drop for Detach {
     fn drop(&mut self) {
         // If the session's driver is gone, so is what was attached.
-        let _ = self.commands.send(Command::Detach(self.id));
+        let _ = self.commands.send(Command::Detach(self.number));
     }
 }
 
@@ -196,9 +208,9 @@ impl Tenure {
         );
         match &self.back {
             Back::Lease { wants, .. } => wants.send_modify(|wants| wants.give_up = Some(loss)),
-            Back::Attached(Detach { id, commands }) => {
+            Back::Attached(Detach { number, commands }) => {
                 // If the session's driver is gone, so is what was attached.
-                let _ = commands.send(Command::GiveUp(*id, loss));
+                let _ = commands.send(Command::GiveUp(*number, loss));
             }
         }
         true

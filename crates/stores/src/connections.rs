@@ -33,6 +33,6 @@ pub(crate) fn pool() -> Builder {
 /// The keeper's own time-out is usually shorter.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE: Duration = Duration::from_secs(15);
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// As many as stores ask at once: a burst would else open and close connections all the time.
 const IDLE_MAX: usize = 32;

@@ -5,7 +5,6 @@
 //! the first was closed before a byte of it was written. Connections are opened on the runtime that
 //! the request is made on, and kept for the next one.
 
-use std::error::Error as _;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,9 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-#[cfg(any(feature = "azure_blob", feature = "consul", feature = "dynamodb"))]
-use hyper::{HeaderMap, StatusCode};
-use hyper::{Request, Response};
+use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -30,11 +27,13 @@ use crate::connections;
 /// The client. Clones share their connections.
 #[derive(Clone)]
 pub(crate) struct Http {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: Client<Connector, Full<Bytes>>,
 }
 
+/// Opens a connection, with TLS if the address says so.
+pub(crate) type Connector = HttpsConnector<HttpConnector>;
+
 /// An answer, whatever its status.
-#[cfg(any(feature = "azure_blob", feature = "consul", feature = "dynamodb"))]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
@@ -44,7 +43,6 @@ pub(crate) struct Reply {
 /// A request without an answer.
 pub(crate) struct Failed {
     /// There was no connection, so the server has not seen it.
-    #[cfg(feature = "etcd")]
     pub(crate) unsent: bool,
     pub(crate) message: String,
 }
@@ -61,7 +59,6 @@ pub(crate) enum Trust<'a> {
 
 impl Http {
     /// A client; it connects when it is asked something.
-    #[cfg(any(feature = "azure_blob", feature = "consul", feature = "dynamodb"))]
     pub(crate) fn new(trust: &Trust<'_>) -> Result<Self, OpenError> {
         Self::with_identity(trust, None)
     }
@@ -71,36 +68,11 @@ impl Http {
         trust: &Trust<'_>,
         identity: Option<(&Path, &Path)>,
     ) -> Result<Self, OpenError> {
-        let roots = match trust {
-            Trust::Nothing => RootCertStore::empty(),
-            Trust::System => system_roots()?,
-            Trust::File(path) => roots_from(path)?,
-        };
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| OpenError::Url(format!("TLS cannot be set up: {error}")))?
-            .with_root_certificates(roots);
-        let tls = match identity {
-            Some((cert, key)) => {
-                let (certificates, key) = (certificates_in(cert)?, key_in(key)?);
-                tls.with_client_auth_cert(certificates, key)
-                    .map_err(|error| OpenError::Url(format!("{}: {error}", cert.display())))?
-            }
-            None => tls.with_no_client_auth(),
-        };
-        let connector = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(connections::tcp());
-        let client = connections::pool().build(connector);
-        Ok(Self { client })
+        Ok(Self { client: connections::pool().build(connector(trust, identity)?) })
     }
 
     /// Sends a request and takes the whole answer in. An error says that no answer came, and
     /// contains neither headers nor the URL's query, where secrets are.
-    #[cfg(any(feature = "azure_blob", feature = "consul", feature = "dynamodb"))]
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Reply, String> {
         let reply = self.begin(request).await.map_err(|failed| failed.message)?;
         let (head, body) = reply.into_parts();
@@ -113,11 +85,8 @@ impl Http {
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, Failed> {
-        self.client.request(request).await.map_err(|error| Failed {
-            #[cfg(feature = "etcd")]
-            unsent: error.is_connect(),
-            message: causes(&error),
-        })
+        let sent = self.client.request(request).await;
+        sent.map_err(|error| Failed { unsent: error.is_connect(), message: causes(&error) })
     }
 
     /// Takes in the rest of an answer.
@@ -125,6 +94,36 @@ impl Http {
         let body = Limited::new(body, BODY_MAX).collect().await;
         Ok(body.map_err(|error| format!("its answer broke off: {error}"))?.to_bytes())
     }
+}
+
+/// What opens connections, to a server that may ask who we are, as for [`Http::with_identity`].
+pub(crate) fn connector(
+    trust: &Trust<'_>,
+    identity: Option<(&Path, &Path)>,
+) -> Result<Connector, OpenError> {
+    let roots = match trust {
+        Trust::Nothing => RootCertStore::empty(),
+        Trust::System => system_roots()?,
+        Trust::File(path) => roots_from(path)?,
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| OpenError::Url(format!("TLS cannot be set up: {error}")))?
+        .with_root_certificates(roots);
+    let tls = match identity {
+        Some((cert, key)) => {
+            let (certificates, key) = (certificates_in(cert)?, key_in(key)?);
+            tls.with_client_auth_cert(certificates, key)
+                .map_err(|error| OpenError::Url(format!("{}: {error}", cert.display())))?
+        }
+        None => tls.with_no_client_auth(),
+    };
+    Ok(hyper_rustls::HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(connections::tcp()))
 }
 
 fn system_roots() -> Result<RootCertStore, OpenError> {
@@ -166,7 +165,7 @@ fn key_in(path: &Path) -> Result<PrivateKeyDer<'static>, OpenError> {
 }
 
 /// An error with all that caused it; hyper's own texts say little.
-fn causes(error: &hyper_util::client::legacy::Error) -> String {
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

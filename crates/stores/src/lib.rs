@@ -3,6 +3,7 @@
 #[cfg(feature = "azure_blob")]
 pub mod azure_blob;
 #[cfg(any(feature = "http", feature = "kubernetes-unversioned"))]
+#[cfg_attr(not(feature = "all-stores"), allow(dead_code))] // Each store uses some of it.
 mod connections;
 #[cfg(feature = "consul")]
 pub mod consul;
@@ -11,6 +12,7 @@ pub mod dynamodb;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 #[cfg(feature = "http")]
+#[cfg_attr(not(feature = "all-stores"), allow(dead_code))] // Each store uses some of it.
 mod http;
 #[cfg(feature = "kubernetes-unversioned")]
 pub mod kubernetes;

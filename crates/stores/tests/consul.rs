@@ -162,9 +162,15 @@ fn connections_are_few() {
                 let lease = store.lease(name.as_str()).settings(settings.clone());
                 waiting.spawn(async move { lease.acquire().await.expect("acquired") });
             }
+            // Until all have looked, and those who have no query of their own joined the shared one.
             let asked = proxy.requests();
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            assert!(proxy.requests() > asked + 300, "they have looked");
+            let looked = async {
+                while proxy.requests() <= asked + 300 {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            tokio::time::timeout(settings.ttl, looked).await.expect("they look");
+            tokio::time::sleep(Duration::from_secs(1)).await;
             // One that waits at the query which many share is woken by it.
             let name = some.last().expect("there are many");
             let record = holder.inspect(name.as_str()).await.expect("read").expect("it is there");

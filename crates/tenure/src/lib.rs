@@ -17,11 +17,14 @@
 //! ```
 //!
 //! With the feature `cluster`, nodes that find each other, agree on who is in, and talk:
-//! `tenure::cluster`. It is off by default, so that whoever needs leases alone compiles no more.
+//! `tenure::cluster`; with `singleton`, one worker in that cluster, found by everybody:
+//! `tenure::singleton`. Both are off by default, so that whoever needs leases alone compiles no more.
 
 #[cfg(feature = "cluster")]
 pub use tenure_cluster as cluster;
 pub use tenure_lease::*;
+#[cfg(feature = "singleton")]
+pub use tenure_singleton as singleton;
 pub use tenure_stores as stores;
 
 /// Opens a store from its URL: `file:DIR` for all processes of one machine, `memory:` for this one,

@@ -32,7 +32,7 @@ impl Membership {
         let mut told = Vec::new();
         for (node, member) in members {
             let (status, up_number) = match member.status {
-                Status::Joining => (Status::Up, view.highest_up() + 1),
+                Status::Joining => (Status::Up, view.next_up()),
                 Status::Leaving => (Status::Exiting, member.up_number),
                 Status::Down if node != self.me => {
                     view.remove(&node, now);

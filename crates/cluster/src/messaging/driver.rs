@@ -27,6 +27,10 @@ use crate::transport::{Closed, DataLane, Frames, SendError, Transport};
 /// For how long a full mailbox may make others wait.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Receivers whose names begin so are told what concerns everybody who has one: a node that has none
+/// is no loss.
+pub const BOARD: &str = "tenure/board/";
+
 /// Everything about a node's messages; it outlives the node's incarnations.
 #[derive(Debug)]
 pub(crate) struct Messaging {
@@ -144,7 +148,8 @@ impl Messaging {
     }
 
     pub(super) fn dead(&self, to: &Node, receiver: Option<Arc<str>>, count: u64, why: Lost) {
-        if count == 0 {
+        let posted = receiver.as_ref().is_some_and(|receiver| receiver.starts_with(BOARD));
+        if count == 0 || posted && why == Lost::NoSuchReceiver {
             return;
         }
         telemetry::dead(why, count);

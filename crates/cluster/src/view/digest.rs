@@ -17,6 +17,7 @@ impl Digest {
         new.add(of_verdict(&Verdict::default()));
         new.add(of_asked(0));
         new.add(of_highest_up(0));
+        new.add(of_skipped_up(0));
         new
     }
 
@@ -46,6 +47,10 @@ pub(super) fn of_verdict(verdict: &Verdict) -> u128 {
 
 pub(super) fn of_highest_up(highest_up: u64) -> u128 {
     Mix::new(HIGHEST).number(highest_up).finish()
+}
+
+pub(super) fn of_skipped_up(skipped_up: u64) -> u128 {
+    Mix::new(SKIPPED).number(skipped_up).finish()
 }
 
 pub(super) fn of_asked(asked: u64) -> u128 {
@@ -111,5 +116,6 @@ const CLUSTER: u64 = 0x636c_7573_7465_7200;
 const MEMBER: u64 = 0x6d65_6d62_6572_0000;
 const VERDICT: u64 = 0x7665_7264_6963_7400;
 const HIGHEST: u64 = 0x6869_6768_6573_7400;
+const SKIPPED: u64 = 0x736b_6970_7065_6400;
 const ASKED: u64 = 0x6173_6b65_6400_0000;
 const ROW: u64 = 0x726f_7700_0000_0000;

@@ -49,6 +49,7 @@ impl View {
         }
         let known_up = self.highest_up;
         self.raise_highest_up(other.highest_up);
+        self.raise_skipped_up(other.skipped_up);
         let refuses = settings.obeys(Rule::RefuseGhosts);
         let ours_is_newer = self.verdict.generation > other.verdict.generation;
         if other.verdict.generation > self.verdict.generation {
@@ -155,5 +156,35 @@ mod tests {
         other.merge(&missed, &missed.removed(now), now, &settings);
         assert_eq!(one.digest(), other.digest());
         assert!(one.is_removed(&joiner) && one.says_the_same(&other));
+    }
+
+    /// Whoever declares somebody down skips numbers: the winners of a split, who then let others in,
+    /// and a loser that has not heard of it and lets its neighbours restart.
+    #[test]
+    fn numbers_that_were_only_skipped_make_no_ghosts() {
+        let settings = MembershipSettings::default();
+        let node = |at: &str| Node { address: at.parse().unwrap(), incarnation: Incarnation(1) };
+        let up = |number| Member {
+            status: Status::Up,
+            up_number: number,
+            ..Member::joining(Arc::default())
+        };
+        let mut winner = View::new(1);
+        winner.set_member(&node("a:1"), up(1));
+        winner.set_member(&node("b:1"), up(2));
+        let mut loser = winner.clone();
+        winner.skip_up_numbers();
+        winner.set_member(&node("c:1"), up(winner.next_up()));
+        for joining in ["d:1", "e:1", "f:1"] {
+            loser.set_member(&node(joining), Member::joining(Arc::default()));
+        }
+        loser.skip_up_numbers();
+        assert!(loser.next_up() > winner.next_up());
+
+        let now = Moment::from_nanos(7);
+        let (mut one, mut other) = (winner.clone(), loser.clone());
+        assert!(one.merge(&loser, &[], now, &settings).iter().all(|change| change.after.is_some()));
+        other.merge(&winner, &[], now, &settings);
+        assert!(one.says_the_same(&other) && one.member(&node("c:1")).is_some());
     }
 }

@@ -11,6 +11,7 @@ use crate::Node;
 struct Parts<'a> {
     cluster: u64,
     highest_up: u64,
+    skipped_up: u64,
     asked: u64,
     verdict: &'a Verdict,
     members: &'a BTreeMap<Node, Member>,
@@ -23,6 +24,8 @@ struct OwnedParts {
     #[serde(deserialize_with = "number")]
     highest_up: u64,
     #[serde(deserialize_with = "number")]
+    skipped_up: u64,
+    #[serde(deserialize_with = "number")]
     asked: u64,
     verdict: Verdict,
     members: BTreeMap<Node, Member>,
@@ -31,22 +34,25 @@ struct OwnedParts {
 
 impl Serialize for View {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { cluster, highest_up, asked, verdict, members, rows, .. } = self;
+        let Self { cluster, highest_up, skipped_up, asked, verdict, members, rows, .. } = self;
         let (cluster, highest_up, asked) = (*cluster, *highest_up, *asked);
-        Parts { cluster, highest_up, asked, verdict, members, rows }.serialize(serializer)
+        let skipped_up = *skipped_up;
+        Parts { cluster, highest_up, skipped_up, asked, verdict, members, rows }
+            .serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for View {
     /// Refuses what no node could believe.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let OwnedParts { cluster, highest_up, asked, verdict, members, rows } =
+        let OwnedParts { cluster, highest_up, skipped_up, asked, verdict, members, rows } =
             OwnedParts::deserialize(deserializer)?;
         if asked < verdict.generation {
             return Err(de::Error::custom("a verdict that nobody asked for"));
         }
         let mut view = Self::new(cluster);
         view.raise_highest_up(highest_up);
+        view.raise_skipped_up(skipped_up);
         for (node, member) in &members {
             if member.up_number > highest_up {
                 return Err(de::Error::custom("an up-number above the highest that was given"));
@@ -96,6 +102,9 @@ mod tests {
             let mut up = View::new(1);
             up.highest_up = number;
             assert_eq!(read(&up), good);
+            let mut skipped = View::new(1);
+            skipped.skipped_up = number;
+            assert_eq!(read(&skipped), good);
             let mut asked = View::new(1);
             asked.announce(number);
             assert_eq!(read(&asked), good);

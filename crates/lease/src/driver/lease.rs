@@ -6,9 +6,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::liveness::Ping;
-use super::{
-    Begin, Cell, Flights, Liveness, State, Wants, Watches, answer_waiting, tell, wait_until,
-};
+use super::{Cell, Flights, Liveness, Offer, State, Wants, Watches, tell, wait_until};
 use crate::backend::Backend;
 use crate::clock::Moment;
 use crate::keeper::{Event, Keeper, Wish};
@@ -35,13 +33,13 @@ pub(crate) struct Begun {
     pub(crate) former: Option<Record>,
 }
 
-/// Contends, holds, gives back. `begin` hears how contending came out; `None`: another holds it.
+/// Contends, holds, gives back. How contending came out is put into `offer`.
 pub(crate) async fn keep(
     terms: Terms,
     cell: Arc<Cell>,
     state: watch::Sender<State>,
     mut wants: watch::Receiver<Wants>,
-    begin: Begin<Result<Option<Begun>, LeaseError>>,
+    offer: Arc<Offer>,
 ) {
     let Terms { backend, wish, settings, once, liveness, watchdog } = terms;
     let name = wish.name.clone();
@@ -49,12 +47,12 @@ pub(crate) async fn keep(
     let mut keeper = Keeper::new(wish, settings.clone(), seed, Moment::now());
     let mut flights = Flights::new(Arc::clone(&backend), settings.operation_timeout);
     let mut watches = Watches::new(backend);
-    let mut begin = Some(begin);
     let mut guard: Option<Watchdog> = None;
     let mut sign = Ping::default();
     let mut wanted = true;
 
     loop {
+        keeper.allow(Moment::now(), offer.allowed());
         while let Some((flight, request)) = keeper.poll(Moment::now(), Nonce::random()) {
             flights.send(flight, request);
         }
@@ -69,7 +67,8 @@ pub(crate) async fn keep(
                     cell.set(deadlines);
                     guard.iter().for_each(|guard| guard.arm(deadlines.kill));
                     let begun = Begun { token, claim, note, former };
-                    answer_waiting(&mut begin, Ok(Some(begun)));
+                    offer.put(Ok(Some(begun)));
+                    tell(&state, |_| {});
                 }
                 Event::Renewed(deadlines) => {
                     cell.set(deadlines);
@@ -86,9 +85,9 @@ pub(crate) async fn keep(
                     telemetry::lost(&name, &loss);
                 }
                 Event::Unexpected(record) => {
-                    let error = LeaseError::Unexpected(record.map(Box::new));
-                    answer_waiting(&mut begin, Err(error));
+                    offer.put(Err(LeaseError::Unexpected(record.map(Box::new))));
                 }
+                Event::Trouble(trouble) => tell(&state, |state| state.trouble = trouble),
                 Event::Done => {
                     cell.end();
                     tell(&state, |state| state.done = true);
@@ -96,13 +95,24 @@ pub(crate) async fn keep(
                 }
             }
         }
-        if keeper.is_contending() && once && begin.is_some() {
+        if offer.withdraw(keeper.token().is_some()) {
+            if keeper.token().is_some() {
+                tracing::info!(lease = %name, "lease given back, since it is not allowed any more");
+                telemetry::lost(&name, &Loss::Released);
+            }
+            guard = None;
+            cell.end();
+            tell(&state, |state| state.loss = None);
+            keeper.decline(Moment::now());
+            continue;
+        }
+        if keeper.is_contending() && once && !offer.is_answered() {
             let answer = match keeper.trouble() {
                 Some(trouble) => Some(Err(trouble.clone().into())),
                 None => keeper.lost_once().then_some(Ok(None)),
             };
             if let Some(answer) = answer {
-                answer_waiting(&mut begin, answer);
+                offer.put(answer);
                 keeper.ended(Moment::now());
                 continue;
             }
@@ -115,6 +125,9 @@ pub(crate) async fn keep(
             changed = wants.changed(), if wanted => match changed {
                 Ok(()) => {
                     let wants = wants.borrow_and_update().clone();
+                    // Whether it is allowed may be what has changed, and somebody waits for that.
+                    tell(&state, |_| {});
+                    keeper.woken(Moment::now());
                     if let Some(loss) = wants.give_up {
                         keeper.give_up(Moment::now(), loss);
                     }

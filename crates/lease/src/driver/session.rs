@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 use super::lease::{Begun, Terms};
 use super::liveness::Ping;
-use super::{Begin, Cell, Flights, State, Wants, Watches, answer_waiting, tell, wait_until};
+use super::{Cell, Flights, Offer, State, Wants, Watches, tell, wait_until};
 use crate::clock::Moment;
 use crate::keeper::{AttachId, Event, Session, SessionEvent};
 use crate::record::Nonce;
@@ -20,23 +20,27 @@ use crate::{LeaseError, LeaseName, Loss, telemetry};
 pub(crate) enum Command {
     /// Contend for one.
     Attach {
+        /// Which the others name.
+        number: u64,
         name: LeaseName,
         note: Option<Vec<u8>>,
         cell: Arc<Cell>,
         state: watch::Sender<State>,
-        begin: Begin<Result<Begun, LeaseError>>,
-        id: oneshot::Sender<AttachId>,
+        offer: Arc<Offer>,
     },
+    /// Whether it may be taken has changed.
+    Allow(u64),
     /// Lose it, for this reason.
-    GiveUp(AttachId, Loss),
+    GiveUp(u64, Loss),
     /// What it guarded has ended, or nobody wants it any more.
-    Detach(AttachId),
+    Detach(u64),
 }
 
 struct Attachment {
+    number: u64,
     cell: Arc<Cell>,
     state: watch::Sender<State>,
-    begin: Option<Begin<Result<Begun, LeaseError>>>,
+    offer: Arc<Offer>,
     held: bool,
 }
 
@@ -46,7 +50,7 @@ pub(crate) async fn keep_session(
     cell: Arc<Cell>,
     state: watch::Sender<State>,
     mut wants: watch::Receiver<Wants>,
-    begin: Begin<Result<Option<Begun>, LeaseError>>,
+    offer: Arc<Offer>,
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) {
     let Terms { backend, wish, settings, once: _, liveness, watchdog } = terms;
@@ -57,10 +61,12 @@ pub(crate) async fn keep_session(
     let mut watches = Watches::new(backend);
     let mut watches_at = Moment::ZERO;
     let mut attachments: BTreeMap<AttachId, Attachment> = BTreeMap::new();
+    let mut numbers: BTreeMap<u64, AttachId> = BTreeMap::new();
+    // Whose offer is to be looked at.
+    let mut called: Vec<AttachId> = Vec::new();
     let mut held: usize = 0;
     // A deadline moved, and the watchdog has to follow.
     let mut moved = false;
-    let mut begin = Some(begin);
     let mut guard: Option<Watchdog> = None;
     let mut sign = Ping::default();
     let mut wanted = true;
@@ -79,8 +85,8 @@ pub(crate) async fn keep_session(
                     }
                     cell.set(deadlines);
                     moved = true;
-                    let begun = Begun { token, claim, note, former };
-                    answer_waiting(&mut begin, Ok(Some(begun)));
+                    offer.put(Ok(Some(Begun { token, claim, note, former })));
+                    tell(&state, |_| {});
                 }
                 SessionEvent::Session(Event::Renewed(deadlines)) => {
                     cell.set(deadlines);
@@ -101,8 +107,10 @@ pub(crate) async fn keep_session(
                     telemetry::lost(&name, &loss);
                 }
                 SessionEvent::Session(Event::Unexpected(record)) => {
-                    let error = LeaseError::Unexpected(record.map(Box::new));
-                    answer_waiting(&mut begin, Err(error));
+                    offer.put(Err(LeaseError::Unexpected(record.map(Box::new))));
+                }
+                SessionEvent::Session(Event::Trouble(trouble)) => {
+                    tell(&state, |state| state.trouble = trouble);
                 }
                 SessionEvent::Session(Event::Done) => {
                     cell.end();
@@ -113,18 +121,29 @@ pub(crate) async fn keep_session(
                     let Some(attachment) = attachments.get_mut(&id) else { continue };
                     moved = true;
                     let before = attachment.held;
-                    if !attachment.happened(event) {
-                        // Whoever wanted it has gone without a word.
-                        session.detach(Moment::now(), id);
-                        attachment.held = false;
-                    }
+                    attachment.happened(event);
+                    called.push(id);
                     held = held + usize::from(attachment.held) - usize::from(before);
                     if attachment.state.borrow().done {
+                        numbers.remove(&attachment.number);
                         attachments.remove(&id);
                     }
-                    telemetry::attached(&name, held);
                 }
             }
+        }
+        // Only now, when all that happened is known.
+        for id in called.drain(..) {
+            if let Some(attachment) = attachments.get_mut(&id) {
+                let before = attachment.held;
+                attachment.hand_over(&mut session, id);
+                held = held + usize::from(attachment.held) - usize::from(before);
+            }
+        }
+        if moved {
+            telemetry::attached(&name, held);
+        }
+        if session.has_events() {
+            continue;
         }
         if std::mem::take(&mut moved)
             && let Some(guard) = &guard
@@ -169,32 +188,46 @@ pub(crate) async fn keep_session(
             },
             // None once the session's handle and all attached tenures are gone.
             Some(command) = commands.recv() => match command {
-                Command::Attach { name, note, cell, state: told, begin, id } => {
+                Command::Attach { number, name, note, cell, state: told, offer } => {
+                    let attachment = Attachment { number, cell, state: told, offer, held: false };
                     match session.attach(Moment::now(), name, note) {
-                        Some(attach_id) => {
-                            let begin = Some(begin);
-                            let attachment =
-                                Attachment { cell, state: told, begin, held: false };
-                            attachments.insert(attach_id, attachment);
-                            if id.send(attach_id).is_err() {
-                                session.detach(Moment::now(), attach_id);
-                            }
+                        Some(id) => {
+                            session.allow(Moment::now(), id, attachment.offer.allowed());
+                            numbers.insert(number, id);
+                            attachments.insert(id, attachment);
                         }
                         None => {
                             let loss = state.borrow().loss.clone().unwrap_or(Loss::Released);
-                            let _ = begin.send(Err(LeaseError::Over(loss)));
+                            attachment.over(loss);
                         }
                     }
                 }
-                Command::GiveUp(id, loss) => session.give_up(Moment::now(), id, loss),
-                Command::Detach(id) => {
-                    if let Some(attachment) = attachments.get_mut(&id) {
+                Command::Allow(number) => {
+                    if let Some(id) = numbers.get(&number)
+                        && let Some(attachment) = attachments.get(id)
+                    {
+                        session.allow(Moment::now(), *id, attachment.offer.allowed());
+                        called.push(*id);
+                        moved = true;
+                        // Somebody may wait for what is offered already.
+                        tell(&attachment.state, |_| {});
+                    }
+                }
+                Command::GiveUp(number, loss) => {
+                    if let Some(id) = numbers.get(&number) {
+                        session.give_up(Moment::now(), *id, loss);
+                    }
+                }
+                Command::Detach(number) => {
+                    if let Some(id) = numbers.get(&number)
+                        && let Some(attachment) = attachments.get_mut(id)
+                    {
                         attachment.cell.end();
                         // Its work has ended, whenever the store hears of it.
                         held -= usize::from(std::mem::take(&mut attachment.held));
                         moved = true;
+                        session.detach(Moment::now(), *id);
                     }
-                    session.detach(Moment::now(), id);
                 }
             },
             names = watches.changed() => {
@@ -209,21 +242,21 @@ pub(crate) async fn keep_session(
 }
 
 impl Attachment {
-    /// Passes an event on; `false` if nobody wants what was won.
-    fn happened(&mut self, event: Event) -> bool {
+    /// Passes an event on.
+    fn happened(&mut self, event: Event) {
         match event {
             Event::Won { token, claim, note, former, deadlines } => {
                 self.held = true;
                 self.cell.set(deadlines);
-                let begun = Begun { token, claim, note, former };
-                return answer_waiting(&mut self.begin, Ok(begun));
+                self.offer.put(Ok(Some(Begun { token, claim, note, former })));
+                tell(&self.state, |_| {});
             }
             Event::Renewed(deadlines) => self.cell.set(deadlines),
             Event::Lost(loss) => {
                 self.cell.end();
-                answer_waiting(&mut self.begin, Err(LeaseError::Over(loss.clone())));
-                tell(&self.state, |state| state.loss = Some(loss));
+                self.over(loss);
             }
+            Event::Trouble(trouble) => tell(&self.state, |state| state.trouble = trouble),
             Event::Done => {
                 self.cell.end();
                 self.held = false;
@@ -233,7 +266,27 @@ impl Attachment {
                 unreachable!("attached leases are not renewed and expect nothing")
             }
         }
-        true
+    }
+
+    /// It is lost; or its session was, before anything was won.
+    fn over(&self, loss: Loss) {
+        self.offer.put(Err(LeaseError::Over(loss.clone())));
+        tell(&self.state, |state| state.loss = Some(loss));
+    }
+
+    /// Declines what was won, if nobody has taken it and nobody should.
+    fn hand_over(&mut self, session: &mut Session, id: AttachId) {
+        let loss = self.state.borrow().loss.clone();
+        if !self.offer.withdraw(loss.is_none()) {
+            return;
+        }
+        self.cell.end();
+        self.held = false;
+        if session.decline(Moment::now(), id) {
+            tell(&self.state, |state| state.loss = None);
+        } else {
+            self.over(loss.unwrap_or(Loss::Released));
+        }
     }
 }
 

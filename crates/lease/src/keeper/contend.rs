@@ -12,66 +12,32 @@
 //! * **Sessions.** An attached record does not change; its session's does. Who judges a session
 //!   dead first takes over the session's own record, so that its holder's next renewal is refused
 //!   for all of its leases at once, and only then touches the attached record.
+//!
+//! Who is *not allowed* only looks, so that its clock on the record runs already when it is: what has
+//! stood still by then is taken at once. What an earlier attempt of its own turns out to have won is
+//! given back.
+
+mod session;
 
 use std::time::Duration;
 
-use super::Random;
 use super::litter::Litter;
 use super::sight::Sight;
-use crate::backend::{Acquire, Acquired, Answer, Expected, Released, Request, StoreError};
+use super::wish::{Outcome, Win, Wish};
+use super::{Event, Random};
+use crate::backend::{Acquire, Acquired, Answer, Released, Request, StoreError};
 use crate::clock::Moment;
-use crate::record::{Nonce, Owner, Record, SessionRef, Token, Version};
+use crate::record::{Nonce, Record, Token};
 use crate::settings::Rule;
 use crate::{LeaseName, Settings};
-
-/// What is wanted.
-#[derive(Clone, Debug)]
-pub struct Wish {
-    /// Which lease.
-    pub name: LeaseName,
-    /// For whom.
-    pub owner: Owner,
-    /// The session to attach it to.
-    pub session: Option<SessionRef>,
-    /// Replaces the note when it is won.
-    pub note: Option<Vec<u8>>,
-    /// The record must be this one, or the wish is over.
-    pub expected: Option<Expected>,
-    /// The term must be above this.
-    pub above: u64,
-}
-
-impl Wish {
-    /// A plain wish.
-    pub fn new(name: LeaseName, owner: Owner) -> Self {
-        Self { name, owner, session: None, note: None, expected: None, above: 0 }
-    }
-}
-
-/// How a wish came out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Won(Win),
-    /// The record is not the expected one.
-    Unexpected(Option<Record>),
-}
-
-/// A won claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Win {
-    pub(super) claim: Nonce,
-    pub(super) token: Token,
-    /// When the winning request was sent.
-    pub(super) sent: Moment,
-    /// The note as it stands in the record now.
-    pub(super) note: Vec<u8>,
-    pub(super) former: Option<Record>,
-}
+use session::SessionSight;
 
 pub(super) struct Contender {
     wish: Wish,
     settings: Settings,
     random: Random,
+    /// Whether it may take the lease; otherwise it only looks.
+    allowed: bool,
     sight: Sight,
     /// The session of the record in sight, while that is attached to one.
     session: Option<SessionSight>,
@@ -93,14 +59,6 @@ pub(super) struct Contender {
     over: bool,
 }
 
-/// What is known of the session that the record in sight is attached to.
-struct SessionSight {
-    session: SessionRef,
-    sight: Sight,
-    /// It ended: the attached record is free.
-    over: bool,
-}
-
 struct Stray {
     claim: Nonce,
     sent: Moment,
@@ -113,10 +71,17 @@ struct Flight {
 }
 
 enum FlightKind {
-    Acquire { claim: Nonce },
-    ReadSession,
-    TakeSession { claim: Nonce },
-    Release { claim: Nonce },
+    Acquire {
+        claim: Nonce,
+    },
+    /// Reads the lease and the session that stands in the way.
+    Look,
+    TakeSession {
+        claim: Nonce,
+    },
+    Release {
+        claim: Nonce,
+    },
 }
 
 impl Contender {
@@ -125,6 +90,7 @@ impl Contender {
             wish,
             settings,
             random: Random::new(seed),
+            allowed: true,
             sight: Sight::Nothing,
             session: None,
             strays: Vec::new(),
@@ -149,32 +115,29 @@ impl Contender {
         if self.flight.is_some() || now < self.next_at {
             return None;
         }
-        let (kind, request) = match self.session_step(now, fresh) {
-            Some(step) => step,
-            None => self.attempt(now, fresh),
-        };
+        let (kind, request) =
+            self.step_before(now, fresh).unwrap_or_else(|| self.attempt(now, fresh));
         Some(self.send(now, kind, request))
     }
 
-    /// If the next step is to read its lease and the session that this is attached to, and if that is
-    /// due `soon`: takes it now, since an early look does no harm. Returns the session's name.
-    pub(super) fn poll_read(
+    /// If the next step is a look, and if that is due `soon`: takes it now, since an early look does
+    /// no harm. Returns the name of the session that is to be read as well.
+    pub(super) fn poll_look(
         &mut self,
         now: Moment,
         soon: Moment,
         fresh: Nonce,
-    ) -> Option<(u64, LeaseName)> {
+    ) -> Option<(u64, Option<LeaseName>)> {
         // After a failure, or a second look in vain, it has to wait.
         let by = if self.failures == 0 && self.vain < 2 { soon } else { now };
         if self.flight.is_some() || by < self.next_at || self.litter_at() <= now {
             return None;
         }
-        let (kind @ FlightKind::ReadSession, request) = self.session_step(now, fresh)? else {
+        let (kind @ FlightKind::Look, request) = self.step_before(now, fresh)? else {
             return None;
         };
-        let session = self.session.as_ref()?.session.name.clone();
         let (flight, _) = self.send(now, kind, request);
-        Some((flight, session))
+        Some((flight, self.session_to_look_at().cloned()))
     }
 
     /// Only gives back what was left over; contends no more.
@@ -191,6 +154,17 @@ impl Contender {
         self.flights += 1;
         self.flight = Some(Flight { id: self.flights, sent: now, kind });
         (self.flights, request)
+    }
+
+    /// What comes before an attempt.
+    fn step_before(&self, now: Moment, claim: Nonce) -> Option<(FlightKind, Request)> {
+        if self.allowed { self.session_step(now, claim) } else { Some(self.look()) }
+    }
+
+    /// Reads the lease itself, too, while a session stands in the way: it may change hands meanwhile.
+    fn look(&self) -> (FlightKind, Request) {
+        let names = std::iter::once(&self.wish.name).chain(self.session_to_look_at());
+        (FlightKind::Look, Request::Read(names.cloned().collect()))
     }
 
     fn attempt(&self, now: Moment, claim: Nonce) -> (FlightKind, Request) {
@@ -216,54 +190,26 @@ impl Contender {
         (FlightKind::Acquire { claim }, Request::Acquire(request))
     }
 
-    fn session_is_over(&self, now: Moment) -> bool {
-        if !self.settings.obeys(Rule::TakeSessionFirst) {
-            return self.sight.watched_out(now, &self.settings).is_some();
-        }
-        self.session.as_ref().is_some_and(|session| session.over)
-    }
-
-    /// The next step towards ending the session that stands in the way, if one does.
-    fn session_step(&mut self, now: Moment, claim: Nonce) -> Option<(FlightKind, Request)> {
-        if !self.settings.obeys(Rule::TakeSessionFirst) {
-            return None;
-        }
-        let session = self.session.as_ref().filter(|session| !session.over)?;
-        let take = |create, takeover: Option<Version>, ttl| {
-            let request = Acquire {
-                name: session.session.name.clone(),
-                claim,
-                owner: self.wish.owner.clone(),
-                ttl,
-                session: None,
-                note: None,
-                create,
-                takeover,
-                // Only the tenure that was observed, never one that its node has won since.
-                expected: (!create).then_some(Expected::Term(session.session.term)),
-                above: 0,
-                unattended: false,
-            };
-            Some((FlightKind::TakeSession { claim }, Request::Acquire(request)))
-        };
-        let sight = &session.sight;
-        if let Some(record) = sight.watched_out(now, &self.settings) {
-            return take(false, Some(record.version.clone()), record.ttl);
-        }
-        if let Some(record) = sight.store_expired(now) {
-            return take(false, None, record.ttl);
-        }
-        if let Some(wait) = sight.waited_out(now) {
-            return take(true, None, wait.max(self.settings.ttl));
-        }
-        // The lease itself may have changed hands meanwhile.
-        let names = vec![self.wish.name.clone(), session.session.name.clone()];
-        Some((FlightKind::ReadSession, Request::Read(names)))
+    /// As [`Contender::answer`]; also what there is to tell about the store.
+    pub(super) fn answer_told(
+        &mut self,
+        now: Moment,
+        id: u64,
+        answer: Answer,
+    ) -> (Option<Outcome>, Option<Event>) {
+        let before = self.trouble.clone();
+        let outcome = self.answer(now, id, answer);
+        let told = (self.trouble != before).then(|| Event::Trouble(self.trouble.clone()));
+        (outcome, told)
     }
 
     /// Takes the store's answer to flight `id` in.
     pub(super) fn answer(&mut self, now: Moment, id: u64, answer: Answer) -> Option<Outcome> {
         let flight = self.flight.take_if(|flight| flight.id == id)?;
+        if answer.error().is_none() {
+            self.failures = 0;
+            self.trouble = None;
+        }
         if self.over {
             self.late(now, flight.kind, answer);
             return None;
@@ -288,13 +234,14 @@ impl Contender {
                 self.failed(now, error);
                 None
             }
-            (FlightKind::ReadSession, Answer::Read(Ok(records))) => {
+            (FlightKind::Look, Answer::Read(Ok(records))) => {
                 let mut records = records.into_iter();
-                let (record, session) = (records.next().flatten(), records.next().flatten());
-                let before = self.session.as_ref().map(|sight| sight.session.clone());
-                let outcome = self.lost(now, record);
-                // The answer speaks of the session that the record was attached to before.
-                if self.session.as_ref().map(|sight| &sight.session) == before.as_ref() {
+                let before = self.attached_to().cloned();
+                let outcome = self.lost(now, records.next().flatten());
+                // The answer speaks of the session that the record was attached to before, if of any.
+                if let Some(session) = records.next()
+                    && self.attached_to() == before.as_ref()
+                {
                     self.session_read(now, session);
                 }
                 outcome
@@ -313,7 +260,7 @@ impl Contender {
                 self.failed(now, error);
                 None
             }
-            (FlightKind::ReadSession, Answer::Read(Err(error))) => {
+            (FlightKind::Look, Answer::Read(Err(error))) => {
                 self.failed(now, error);
                 None
             }
@@ -334,10 +281,9 @@ impl Contender {
         sent: Moment,
         former: Option<Record>,
     ) -> Option<Outcome> {
-        self.failures = 0;
         let sent = if self.settings.obeys(Rule::DeadlineFromSend) { sent } else { now };
-        if now >= sent + self.settings.held_for() {
-            // The answer took longer than the lease lasts.
+        // Not wanted any more, or the answer took longer than the lease lasts.
+        if !self.allowed || now >= sent + self.settings.held_for() {
             self.give_back(now, claim);
             self.next_at = now;
             return None;
@@ -351,8 +297,6 @@ impl Contender {
     }
 
     fn lost(&mut self, now: Moment, record: Option<Record>) -> Option<Outcome> {
-        self.failures = 0;
-        self.trouble = None;
         self.lost_once = true;
         if let Some(outcome) = record.as_ref().and_then(|record| self.stray(now, record)) {
             return outcome;
@@ -380,7 +324,7 @@ impl Contender {
         let stray = self.strays.remove(position?);
         // An attached claim adopted under another tenure of its session would be nobody's.
         let same_session = record.session() == self.wish.session.as_ref();
-        if same_session && now < stray.sent + self.settings.held_for() {
+        if self.allowed && same_session && now < stray.sent + self.settings.held_for() {
             let claim = record.holder.as_ref().and_then(|holder| holder.claim);
             return Some(Some(Outcome::Won(Win {
                 claim: claim.unwrap_or(stray.claim),
@@ -393,60 +337,6 @@ impl Contender {
         self.give_back(now, stray.claim);
         self.next_at = now;
         Some(None)
-    }
-
-    /// Keeps the session's sight in step with the record's.
-    fn follow_session(&mut self) {
-        let attached_to = self.sight.record().and_then(Record::session).cloned();
-        if self.session.as_ref().map(|session| &session.session) != attached_to.as_ref() {
-            self.session = attached_to.map(|session| SessionSight {
-                session,
-                sight: Sight::Nothing,
-                over: false,
-            });
-        }
-    }
-
-    fn session_read(&mut self, now: Moment, record: Option<Record>) {
-        let Some(session) = &mut self.session else { return };
-        let named = session.session.term;
-        let over = record.as_ref().is_some_and(|record| {
-            record.token.term > named || record.holder.is_none() && record.token.term == named
-        });
-        // A lower term than the attached record names: the store has lost history. That tenure's
-        // next renewal is refused, as if the record had vanished.
-        let older = record.as_ref().is_some_and(|record| record.token.term < named);
-        let record = record.filter(|_| !older);
-        if over || older && session.sight.waited_out(now).is_some() {
-            session.over = true;
-            self.next_at = now;
-            return;
-        }
-        // The attached record names it, so it was there: absent means vanished, also at first sight.
-        if record.is_none() && matches!(session.sight, Sight::Nothing) {
-            let attached_for = self.sight.record().map_or(Duration::ZERO, |record| record.ttl);
-            let wait = attached_for.max(self.settings.ttl);
-            session.sight = Sight::vanished(now, wait, &self.settings);
-        } else {
-            session.sight.see(now, record, &self.settings, |record| record.ttl);
-        }
-        self.schedule(now);
-    }
-
-    fn session_taken(&mut self, now: Moment, claim: Nonce) {
-        self.failures = 0;
-        self.give_back_session(now, claim);
-        if let Some(session) = &mut self.session {
-            session.over = true;
-        }
-        self.next_at = now;
-    }
-
-    fn give_back_session(&mut self, now: Moment, claim: Nonce) {
-        if let Some(session) = &self.session {
-            let name = session.session.name.clone();
-            self.litter(now, name, claim, vec![claim]);
-        }
     }
 
     fn give_back(&mut self, now: Moment, claim: Nonce) {
@@ -483,9 +373,8 @@ impl Contender {
     /// When to look again: at the next poll, or when the record in sight is due.
     fn schedule(&mut self, now: Moment) {
         let poll = now + self.random.around(self.settings.renew_interval);
-        let sight = self.session.as_ref().map_or(&self.sight, |session| &session.sight);
         let woken = std::mem::take(&mut self.woken);
-        let due = if woken { now } else { sight.due(now, &self.settings) };
+        let due = if woken { now } else { self.due(now) };
         // Never in a tight loop: the loser of a race, or a store that is late with an expiry.
         self.vain = if due <= now && !woken { self.vain.saturating_add(1) } else { 0 };
         let pause = match self.vain {
@@ -494,6 +383,31 @@ impl Contender {
         };
         let earliest = now + pause;
         self.next_at = poll.min(due.max(earliest));
+    }
+
+    /// When there will be something to do about what is in sight.
+    fn due(&self, now: Moment) -> Moment {
+        if self.allowed {
+            let sight = self.session.as_ref().map_or(&self.sight, |session| &session.sight);
+            return sight.due(now, &self.settings);
+        }
+        // Its clock on a session starts when it first sees it; the rest has time until it is allowed.
+        let unseen = |session: &SessionSight| matches!(session.sight, Sight::Nothing);
+        if self.session_in_the_way().is_some_and(unseen) { now } else { Moment::NEVER }
+    }
+
+    /// Whether it may take the lease. While it may not, it only looks.
+    pub(super) fn allow(&mut self, now: Moment, yes: bool) {
+        if yes && !self.allowed {
+            self.resume(now);
+        }
+        self.allowed = yes;
+    }
+
+    /// Takes its next step at once.
+    pub(super) fn resume(&mut self, now: Moment) {
+        self.next_at = now;
+        self.vain = 0;
     }
 
     /// The store says that the lease may be free.
@@ -571,24 +485,6 @@ impl Contender {
             || self.litter.contains(claim)
     }
 
-    /// The session that the record in sight is attached to, if that is known to be over.
-    pub(super) fn over_session(&self) -> Option<&SessionRef> {
-        self.session.as_ref().filter(|session| session.over).map(|session| &session.session)
-    }
-
-    /// Somebody has found that this session is over.
-    pub(super) fn session_ended(&mut self, now: Moment, ended: &SessionRef) {
-        if let Some(session) = self.session.as_mut().filter(|session| session.session == *ended) {
-            session.over = true;
-            self.woken(now);
-        }
-    }
-
-    /// The session that the record in sight is attached to.
-    pub(super) fn attached_to(&self) -> Option<&SessionRef> {
-        self.session.as_ref().map(|session| &session.session)
-    }
-
     /// The token of the record in sight.
     pub(super) fn sees(&self) -> Option<Token> {
         self.sight.record().map(|record| record.token)
@@ -604,7 +500,7 @@ impl Contender {
 
     /// The records whose change may free the lease.
     pub(super) fn watched(&self) -> Vec<LeaseName> {
-        let session = self.session.iter().map(|session| &session.session.name);
+        let session = self.attached_to().map(|session| &session.name);
         std::iter::once(&self.wish.name).chain(session).cloned().collect()
     }
 }

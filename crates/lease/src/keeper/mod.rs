@@ -13,22 +13,26 @@
 //! answer is tried again until the deadline, and its nonce is kept: the record may carry it.
 
 mod contend;
+mod holding;
 mod litter;
 mod random;
 mod session;
 mod sight;
+mod wish;
 
 use std::collections::VecDeque;
 
-pub use contend::Wish;
 pub use random::Random;
 pub use session::{AttachId, Session, SessionEvent, SessionFlight};
+pub use wish::Wish;
 
-use crate::backend::{Answer, Renew, Renewed, Request, StoreError};
+use crate::backend::{Answer, Renewed, Request, StoreError};
 use crate::clock::Moment;
 use crate::record::{Holder, Nonce, Record, Token};
 use crate::{LeaseName, Loss, Settings};
-use contend::{Contender, Outcome, Win};
+use contend::Contender;
+use holding::{Holding, Step, Tenancy, deadlines, renew_at};
+use wish::{Outcome, Win};
 
 /// One tenure of one lease.
 pub struct Keeper {
@@ -68,6 +72,8 @@ pub enum Event {
     Lost(Loss),
     /// The record was not the expected one; nothing is held.
     Unexpected(Option<Record>),
+    /// Why the store does not answer a contender; `None`: it answers again.
+    Trouble(Option<StoreError>),
     /// Nothing is held and nothing is left to do.
     Done,
 }
@@ -89,40 +95,6 @@ enum Phase {
     /// Giving back what may be ours.
     Ending,
     Done,
-}
-
-/// What identifies a tenure to the store.
-struct Tenancy {
-    claim: Nonce,
-    known: Vec<Nonce>,
-}
-
-struct Holding {
-    token: Token,
-    tenancy: Tenancy,
-    deadlines: Deadlines,
-    /// When to renew next, if nothing is under way.
-    renew_at: Moment,
-    step: Step,
-    failures: u32,
-    /// A note to be written with the next renewal, until one with it was confirmed.
-    note: Option<(u64, Vec<u8>)>,
-}
-
-enum Step {
-    Resting,
-    /// The guarded side was asked for a sign of life.
-    Asked,
-    /// It gave none; when to ask again.
-    Silent(Moment),
-    /// It gave one: a renewal may be sent.
-    Ready,
-    Sent {
-        flight: u64,
-        sent: Moment,
-        nonce: Nonce,
-        note: Option<u64>,
-    },
 }
 
 impl Keeper {
@@ -170,18 +142,6 @@ impl Keeper {
     pub fn answer(&mut self, now: Moment, flight: u64, answer: Answer) {
         self.tick(now);
         match &mut self.phase {
-            Phase::Contending => match self.contender.answer(now, flight, answer) {
-                Some(Outcome::Won(win)) => self.won(now, win),
-                Some(Outcome::Unexpected(record)) => {
-                    self.events.push_back(Event::Unexpected(record));
-                    self.end(now);
-                }
-                None => {}
-            },
-            Phase::Ending => {
-                let outcome = self.contender.answer(now, flight, answer);
-                assert!(outcome.is_none(), "a contender that gave up wins nothing");
-            }
             Phase::Held(_) => match answer {
                 Answer::Renew(answer) => self.renewed(now, flight, answer),
                 answer => {
@@ -189,12 +149,30 @@ impl Keeper {
                     assert!(outcome.is_none(), "what is held is not won again");
                 }
             },
+            // The tenure that it would have prolonged is over.
+            _ if matches!(answer, Answer::Renew(_)) => {}
+            Phase::Contending => {
+                let (outcome, trouble) = self.contender.answer_told(now, flight, answer);
+                self.events.extend(trouble);
+                match outcome {
+                    Some(Outcome::Won(win)) => self.won(now, win),
+                    Some(Outcome::Unexpected(record)) => {
+                        self.events.push_back(Event::Unexpected(record));
+                        self.end(now);
+                    }
+                    None => {}
+                }
+            }
+            Phase::Ending => {
+                let outcome = self.contender.answer(now, flight, answer);
+                assert!(outcome.is_none(), "a contender that gave up wins nothing");
+            }
             // What was being given back while it was held.
-            Phase::Stopping(_) if !matches!(answer, Answer::Renew(_)) => {
+            Phase::Stopping(_) => {
                 let outcome = self.contender.answer(now, flight, answer);
                 assert!(outcome.is_none(), "what is lost is not won again");
             }
-            Phase::Stopping(_) | Phase::Done => {}
+            Phase::Done => {}
         }
     }
 
@@ -289,6 +267,31 @@ impl Keeper {
         }
     }
 
+    /// Whether it may take the lease; at first it may. While it may not, it only looks, and what an
+    /// attempt under way has won is given back; once it may, what has stood still for long enough is
+    /// taken at once. What is held stays held.
+    pub fn allow(&mut self, now: Moment, yes: bool) {
+        self.tick(now);
+        self.contender.allow(now, yes);
+    }
+
+    /// What was won is not wanted now, and no work has begun: gives it back, and contends on.
+    pub fn decline(&mut self, now: Moment) {
+        let tenancy = match std::mem::replace(&mut self.phase, Phase::Contending) {
+            Phase::Held(holding) => Some(holding.ended()),
+            Phase::Stopping(tenancy) => tenancy,
+            same @ (Phase::Contending | Phase::Ending | Phase::Done) => {
+                self.phase = same;
+                return;
+            }
+        };
+        self.contender.resume(now);
+        if let Some(Tenancy { claim, known }) = tenancy {
+            let name = self.contender.wish().name.clone();
+            self.contender.litter(now, name, claim, known);
+        }
+    }
+
     /// The store says that the lease may be free.
     pub fn woken(&mut self, now: Moment) {
         self.tick(now);
@@ -327,12 +330,7 @@ impl Keeper {
     fn end(&mut self, now: Moment) {
         let tenancy = match std::mem::replace(&mut self.phase, Phase::Ending) {
             Phase::Contending => None,
-            Phase::Held(mut holding) => {
-                if let Step::Sent { nonce, .. } = holding.step {
-                    holding.tenancy.known.push(nonce);
-                }
-                Some(holding.tenancy)
-            }
+            Phase::Held(holding) => Some(holding.ended()),
             Phase::Stopping(tenancy) => tenancy,
             same @ (Phase::Ending | Phase::Done) => {
                 self.phase = same;
@@ -347,14 +345,10 @@ impl Keeper {
     }
 
     fn lose(&mut self, loss: Loss, maybe_ours: bool) {
-        let Phase::Held(mut holding) = std::mem::replace(&mut self.phase, Phase::Stopping(None))
-        else {
+        let Phase::Held(holding) = std::mem::replace(&mut self.phase, Phase::Stopping(None)) else {
             unreachable!("only what is held can be lost");
         };
-        if let Step::Sent { nonce, .. } = holding.step {
-            holding.tenancy.known.push(nonce);
-        }
-        self.phase = Phase::Stopping(maybe_ours.then_some(holding.tenancy));
+        self.phase = Phase::Stopping(maybe_ours.then_some(holding.ended()));
         self.events.push_back(Event::Lost(loss));
     }
 
@@ -440,59 +434,12 @@ impl Keeper {
     }
 }
 
-impl Holding {
-    /// When to ask the guarded side, if that is the next step.
-    fn ask_at(&self) -> Option<Moment> {
-        match self.step {
-            Step::Resting => Some(self.renew_at),
-            Step::Silent(again_at) => Some(again_at),
-            Step::Asked | Step::Ready | Step::Sent { .. } => None,
-        }
-    }
-
-    fn poll(
-        &mut self,
-        now: Moment,
-        nonce: Nonce,
-        name: &LeaseName,
-        settings: &Settings,
-    ) -> Option<(u64, Request)> {
-        if !matches!(self.step, Step::Ready) || self.tenancy.known.len() >= KNOWN_MAX {
-            return None;
-        }
-        let flight = nonce.bits() as u64;
-        let number = self.note.as_ref().map(|(number, _)| *number);
-        self.step = Step::Sent { flight, sent: now, nonce, note: number };
-        let request = Renew {
-            name: name.clone(),
-            claim: self.tenancy.claim,
-            token: self.token,
-            known: self.tenancy.known.clone(),
-            nonce,
-            ttl: settings.ttl,
-            note: self.note.as_ref().map(|(_, note)| note.clone()),
-        };
-        Some((flight, Request::Renew(request)))
-    }
-}
-
-fn deadlines(settings: &Settings, sent: Moment) -> Deadlines {
-    Deadlines { lost: sent + settings.held_for(), kill: sent + settings.kill_after() }
-}
-
-fn renew_at(settings: &Settings, random: &mut Random, sent: Moment) -> Moment {
-    sent + random.around(settings.renew_interval).min(settings.renew_interval)
-}
-
 fn why_refused(record: Option<Record>) -> Loss {
     match record {
         None => Loss::Deleted,
         Some(record) => Loss::Stolen { by: record.holder.map(|Holder { owner, .. }| owner) },
     }
 }
-
-/// More unanswered renewals than this fit in no ttl; the next one waits for the deadline.
-const KNOWN_MAX: usize = 32;
 
 #[cfg(test)]
 mod tests;

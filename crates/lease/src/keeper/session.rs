@@ -11,8 +11,9 @@ mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::contend::{Contender, Outcome, Win};
+use super::contend::Contender;
 use super::litter::Litter;
+use super::wish::{Outcome, Win};
 use super::{Event, Keeper, Random, Wish};
 use crate::backend::{Answer, Request};
 use crate::clock::Moment;
@@ -203,7 +204,11 @@ impl Session {
         let Some(attached) = self.attached.get_mut(&id) else { return };
         self.flights -= usize::from(std::mem::take(&mut attached.in_flight));
         let knew = attached.contender.over_session().is_some();
-        match attached.contender.answer(now, flight, answer) {
+        let (outcome, trouble) = attached.contender.answer_told(now, flight, answer);
+        if matches!(attached.phase, Phase::Contending) {
+            self.events.extend(trouble.map(|event| SessionEvent::Attached(id, event)));
+        }
+        match outcome {
             Some(Outcome::Won(win)) => self.attached_won(now, id, win),
             Some(Outcome::Unexpected(_)) => unreachable!("attached leases expect no record"),
             None => {
@@ -302,6 +307,43 @@ impl Session {
     pub fn silent(&mut self, now: Moment) {
         self.tick(now);
         self.keeper.silent(now);
+    }
+
+    /// Whether an attached lease may be taken; as [`Keeper::allow`].
+    pub fn allow(&mut self, now: Moment, id: AttachId, yes: bool) {
+        self.tick(now);
+        if let Some(attached) = self.attached.get_mut(&id) {
+            attached.contender.allow(now, yes);
+            attached.contender.woken(now);
+        }
+        self.index(id);
+    }
+
+    /// An attached lease that was won is not wanted now; as [`Keeper::decline`]. `false`: the session
+    /// is over, and so is this.
+    pub fn decline(&mut self, now: Moment, id: AttachId) -> bool {
+        if self.ending || self.keeper.token().is_none() {
+            self.detach(now, id);
+            return false;
+        }
+        let Some(attached) = self.attached.get_mut(&id) else { return false };
+        let claim = match attached.phase {
+            Phase::Held { claim, .. } => Some(claim),
+            Phase::Stopping { claim, release } => {
+                self.stopping -= 1;
+                release.then_some(claim)
+            }
+            Phase::Contending => return true,
+            Phase::Ending => return false,
+        };
+        attached.phase = Phase::Contending;
+        attached.contender.resume(now);
+        if let Some(claim) = claim {
+            let name = attached.contender.wish().name.clone();
+            attached.contender.litter(now, name, claim, vec![claim]);
+        }
+        self.index(id);
+        true
     }
 
     /// What an attached lease guards has ended, or it is not wanted any more.
@@ -416,6 +458,11 @@ impl Session {
     /// The next thing that happened.
     pub fn next_event(&mut self) -> Option<SessionEvent> {
         self.events.pop_front()
+    }
+
+    /// Whether something happened that was not taken yet.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// When to call again although nothing happens.

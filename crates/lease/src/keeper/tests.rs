@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use super::*;
-use crate::backend::{Acquire, Acquired, Release, Released};
+use crate::backend::{Acquire, Acquired, Release, Released, Renew};
 use crate::memory::MemoryRecords;
 use crate::record::Owner;
+
+mod attached;
+mod standby;
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -248,6 +251,8 @@ fn a_claim_without_an_answer_is_recognised_and_adopted_from_its_send() {
     let mut keeper = keeper();
     let (flight, request) = keeper.poll(seconds(0.0), nonce(1)).unwrap();
     keeper.answer(seconds(2.5), flight, no_answer(&request));
+    let trouble = Some(StoreError::unavailable("no answer"));
+    assert_eq!(events(&mut keeper), [Event::Trouble(trouble)]);
     let retry = keeper.next_at();
     let (flight, _) = keeper.poll(retry, nonce(2)).unwrap();
     let mut records = MemoryRecords::observed();
@@ -255,7 +260,10 @@ fn a_claim_without_an_answer_is_recognised_and_adopted_from_its_send() {
     records.acquire(seconds(0.1), first).unwrap();
     let record = records.read(retry, &name("a"));
     keeper.answer(retry, flight, Answer::Acquire(Ok(Acquired::Lost(record))));
-    assert!(matches!(events(&mut keeper)[0], Event::Won { claim, .. } if claim == nonce(1)));
+    let [Event::Trouble(None), Event::Won { claim, .. }] = &events(&mut keeper)[..] else {
+        panic!("it answers again, and it is won");
+    };
+    assert_eq!(*claim, nonce(1));
     assert_eq!(keeper.deadlines().unwrap().lost, seconds(7.0));
 }
 

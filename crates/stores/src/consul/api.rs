@@ -1,36 +1,32 @@
 //! The handful of calls to Consul's HTTP API, each one request.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::HeaderValue;
+use hyper::header::{HOST, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use tenure_lease::backend::{StoreError, StoreErrorKind};
-use tokio::sync::Semaphore;
-
 use tenure_lease::{LeaseName, OpenError};
 
 use super::content::{Entry, LOCK_DELAY_MAX};
+use super::pool::Pool;
 use super::url::Options;
-use crate::http::{Http, Reply, Trust};
+use crate::http::{self, Reply, Trust};
 
 /// A client of one Consul agent or server.
 pub(super) struct Api {
-    http: Http,
-    /// `http://host:port/v1`.
-    base: String,
+    pool: Arc<Pool>,
     /// For people: `host:port`.
     place: String,
     prefix: String,
     token: Option<HeaderValue>,
-    /// Consul refuses whoever has more than 200 connections; watches have up to 17 of them.
-    turns: Semaphore,
 }
 
 /// One step of a transaction.
@@ -70,10 +66,9 @@ impl Api {
             token.set_sensitive(true);
             Ok::<_, OpenError>(token)
         });
-        let (http, token) = (Http::new(&trust)?, token.transpose()?);
-        let base = options.base();
-        let turns = Semaphore::new(TURNS);
-        Ok(Self { http, base, place: options.authority, prefix: options.prefix, token, turns })
+        let (connector, token) = (http::connector(&trust, None)?, token.transpose()?);
+        let pool = Pool::new(connector, options.server()?);
+        Ok(Self { pool, place: options.authority, prefix: options.prefix, token })
     }
 
     pub(super) fn key(&self, name: &str) -> String {
@@ -230,19 +225,17 @@ impl Api {
         path: &str,
         body: Option<String>,
     ) -> Result<Reply, StoreError> {
-        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        let mut request = Request::builder().method(method).uri(format!("/v1{path}"));
+        request = request.header(HOST, &self.place);
         if let Some(token) = &self.token {
             request = request.header("x-consul-token", token);
         }
         let request = request.body(Full::new(Bytes::from(body.unwrap_or_default())));
-        let waits = path.contains("wait=");
-        // The semaphore is never closed.
-        let _turn = if waits { None } else { self.turns.acquire().await.ok() };
         let request = request.map_err(|_| {
             let text = format!("{} is not an address that can be asked", self.place);
             StoreError::new(StoreErrorKind::Unsuitable, text)
         })?;
-        self.http.send(request).await.map_err(|error| {
+        self.pool.send(request).await.map_err(|error| {
             StoreError::unavailable(format!("Consul at {} did not answer: {error}", self.place))
         })
     }
@@ -397,9 +390,6 @@ fn go_duration(text: &str) -> Option<Duration> {
     }
     Some(sum).filter(|sum| !sum.is_zero())
 }
-
-/// How many requests may be under way at once, besides those that wait for a change.
-const TURNS: usize = 32;
 
 #[cfg(test)]
 mod tests {

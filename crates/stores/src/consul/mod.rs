@@ -34,6 +34,7 @@
 mod api;
 mod content;
 mod driver;
+mod pool;
 mod url;
 mod watch;
 

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use hyper::Uri;
+
 use tenure_lease::OpenError;
 
 use crate::percent;
@@ -54,9 +56,10 @@ impl Options {
         Ok(options)
     }
 
-    /// The scheme and authority of all requests.
-    pub(super) fn base(&self) -> String {
-        format!("{}://{}/v1", if self.tls { "https" } else { "http" }, self.authority)
+    /// Where connections go.
+    pub(super) fn server(&self) -> Result<Uri, OpenError> {
+        let server = format!("{}://{}", if self.tls { "https" } else { "http" }, self.authority);
+        server.parse().map_err(|_| refuse("its host is none"))
     }
 }
 
@@ -101,11 +104,11 @@ mod tests {
     #[test]
     fn urls_are_taken_apart() {
         let options = Options::parse("consul://c.example/shop/leases/?token=a%2Bb&tls=1").unwrap();
-        assert_eq!(options.base(), "https://c.example:8500/v1");
+        assert_eq!(options.server().unwrap(), "https://c.example:8500");
         assert_eq!(options.prefix, "shop/leases/");
         assert_eq!(options.token.as_deref(), Some("a+b"));
         let options = Options::parse("consul://[::1]:8501?ca=/etc/ca.pem").unwrap();
-        assert_eq!(options.base(), "https://[::1]:8501/v1");
+        assert_eq!(options.server().unwrap(), "https://[::1]:8501");
         assert!(options.prefix.is_empty() && options.ca.is_some());
         assert_eq!(Options::parse("consul://[::1]").unwrap().authority, "[::1]:8500");
     }

@@ -20,6 +20,7 @@
 //! ```
 
 mod arbitration;
+mod calm;
 mod campaign;
 mod faults;
 mod forming;

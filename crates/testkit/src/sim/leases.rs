@@ -3,7 +3,8 @@
 //!
 //! Each process runs the real [`Keeper`](tenure_lease::keeper::Keeper) or
 //! [`Session`](tenure_lease::keeper::Session). An omniscient observer writes down when the
-//! guarded work of each tenure begins and ends, and the [history](crate::history) is checked.
+//! guarded work of each tenure begins and ends, and the [history](crate::history) is checked. In half
+//! of the schedules they stand by: who may not take the lease must only look.
 //!
 //! Two kinds of schedule. *Within the margin*: clock rates and pauses stay inside what the settings
 //! allow for, and no two activities may overlap. *Beyond* it, processes stand still for several
@@ -35,6 +36,8 @@ pub struct Plan {
     pub faults_for: Duration,
     /// Whether pauses and clocks may go beyond the margin.
     pub beyond_margin: bool,
+    /// Whether the processes stand by: each may take the lease at some times and not at others.
+    pub standbys: bool,
     /// Whether to write a trace.
     pub trace: bool,
 }
@@ -49,6 +52,7 @@ impl Plan {
             processes: 2 + (seed % 3) as u32,
             sessions: seed % 2 == 1,
             store_expires: seed / 2 % 2 == 1,
+            standbys: seed / 4 % 2 == 1,
             beyond_margin,
             trace: false,
         }
@@ -88,6 +92,10 @@ pub const COVERAGE: &[&str] = &[
     "crash while active",
     "pause while active",
     "record deleted",
+    "permission withdrawn",
+    "permission withdrawn while an acquisition was under way",
+    "granted after the permission was withdrawn",
+    "won and declined",
 ];
 
 /// Besides, when pauses and clocks go beyond the margin.

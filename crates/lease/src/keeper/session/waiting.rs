@@ -31,12 +31,12 @@ pub(super) struct Watched {
     session: Option<LeaseName>,
 }
 
-/// One for whom a batch is read, and where in it its lease and that one's session are.
+/// One for whom a batch is read, and where in it its lease and that one's session are, if it has one.
 struct Reader {
     id: AttachId,
     flight: u64,
     lease: usize,
-    session: usize,
+    session: Option<usize>,
 }
 
 impl Waiting {
@@ -93,13 +93,15 @@ impl Session {
         for id in std::iter::once(first).chain(others.take(LOOKS_MAX)) {
             let Some(attached) = self.attached.get_mut(&id) else { continue };
             let contending = matches!(attached.phase, Phase::Contending);
-            let read = contending.then(|| attached.contender.poll_read(now, soon, fresh)).flatten();
+            let read = contending.then(|| attached.contender.poll_look(now, soon, fresh)).flatten();
             if let Some((flight, session)) = read {
                 let lease = names.len();
                 names.push(attached.contender.wish().name.clone());
-                let session = *sessions.entry(session).or_insert_with_key(|session| {
-                    names.push(session.clone());
-                    names.len() - 1
+                let session = session.map(|session| {
+                    *sessions.entry(session).or_insert_with_key(|session| {
+                        names.push(session.clone());
+                        names.len() - 1
+                    })
                 });
                 readers.push(Reader { id, flight, lease, session });
             }
@@ -140,7 +142,7 @@ impl Session {
             let records = match &records {
                 Ok(records) => {
                     let record = |index| records.get(index).cloned().flatten();
-                    Ok(vec![record(lease), record(session)])
+                    Ok(std::iter::once(lease).chain(session).map(record).collect())
                 }
                 Err(error) => Err(error.clone()),
             };

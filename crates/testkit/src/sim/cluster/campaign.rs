@@ -44,10 +44,16 @@ pub enum Fault {
     Leave,
     /// An operator declares a dead member down, or one that lives.
     Down,
+    /// All links between two groups, and one of them does not reach the store either.
+    CutFromStore,
+    /// The store takes long to answer resolvers.
+    SlowStore,
+    /// The next process that holds the resolver's lease ends while it does.
+    CrashWinner,
 }
 
 impl Fault {
-    /// All of them, and what they are called.
+    /// All that need no resolver, and what they are called.
     pub const ALL: [(&'static str, Self); 14] = [
         ("cut", Self::Cut),
         ("cut-one-way", Self::CutOneWay),
@@ -64,6 +70,9 @@ impl Fault {
         ("leave", Self::Leave),
         ("down", Self::Down),
     ];
+
+    /// Those that only a resolver notices.
+    const OF_RESOLVERS: [Self; 3] = [Self::CutFromStore, Self::SlowStore, Self::CrashWinner];
 }
 
 /// What a schedule is made of.
@@ -116,6 +125,7 @@ impl Plan {
     pub fn with_downing(seed: u64, nodes: usize, strategy: Strategy) -> Self {
         let mut plan = Self::of(seed, nodes);
         plan.faults.retain(|fault| !matches!(fault, Fault::Clone | Fault::Down));
+        plan.faults.extend(Fault::OF_RESOLVERS);
         plan.downing = Some(strategy);
         plan
     }
@@ -155,7 +165,8 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
     };
     let mut sim = Sim::new(seed, settings);
     let random = Random::new(seed ^ 0x6661_756c_7473);
-    let mut campaign = Campaign { plan, random, victim: None, undo: Vec::new() };
+    let mut campaign =
+        Campaign { plan, random, victim: None, crash_winner: false, undo: Vec::new() };
     campaign.start(&mut sim);
     campaign.break_things(&mut sim);
     let recovery = campaign.recover(&mut sim);
@@ -175,6 +186,8 @@ struct Campaign<'a> {
     /// The only node that an operator may declare down while it lives: if two could do this to each
     /// other, both would be right.
     victim: Option<usize>,
+    /// Whether the next one to hold the resolver's lease ends.
+    crash_winner: bool,
     /// What ends by itself, and when.
     undo: Vec<(Duration, Undo)>,
 }
@@ -187,6 +200,7 @@ enum Undo {
     EndClone(usize),
     Quick(usize),
     Store(usize),
+    QuickStore,
 }
 
 impl Campaign<'_> {
@@ -223,6 +237,11 @@ impl Campaign<'_> {
         while sim.elapsed() < end {
             sim.run_for(LOOK.min(end - sim.elapsed()));
             sim.look();
+            if self.crash_winner && sim.somebody_arbitrates() {
+                self.crash_winner = false;
+                sim.meet("crash while holding the lease");
+                sim.crash_arbiter();
+            }
             let now = sim.elapsed();
             let (due, rest) = self.undo.iter().partition(|(at, _)| *at <= now);
             self.undo = rest;
@@ -241,6 +260,7 @@ impl Campaign<'_> {
             Undo::EndClone(node) => sim.end_clone(node),
             Undo::Quick(node) => sim.slow(node, Duration::ZERO),
             Undo::Store(node) => sim.reach_store(node, true),
+            Undo::QuickStore => sim.slow_store(Duration::ZERO),
         }
     }
 
@@ -297,6 +317,13 @@ impl Campaign<'_> {
                 sim.leave(node);
             }
             Fault::Down => self.down(sim, node),
+            Fault::CutFromStore => self.cut(sim, fault),
+            Fault::SlowStore => {
+                sim.meet("slow store");
+                sim.slow_store(self.random.up_to(Duration::from_secs(8)));
+                self.undo_later(sim, 30, Undo::QuickStore);
+            }
+            Fault::CrashWinner => self.crash_winner = true,
             _ => {}
         }
     }
@@ -329,6 +356,13 @@ impl Campaign<'_> {
             sim.partition(&some, &others);
         }
         self.undo_later(sim, 30, Undo::Links);
+        if fault == Fault::CutFromStore {
+            sim.meet("store reached by one side");
+            for node in some {
+                sim.reach_store(node, false);
+                self.undo_later(sim, 30, Undo::Store(node));
+            }
+        }
     }
 
     fn worsen(&mut self, sim: &mut Sim) {
@@ -387,6 +421,7 @@ impl Campaign<'_> {
 
     /// Takes all faults away, and requires that all is well soon.
     fn recover(&mut self, sim: &mut Sim) -> Option<Duration> {
+        self.crash_winner = false;
         for (_, undo) in std::mem::take(&mut self.undo) {
             self.undo(sim, undo);
         }
@@ -397,6 +432,7 @@ impl Campaign<'_> {
                 sim.start(node);
             }
         }
+        sim.calm_begins();
         let mut highest = 0;
         let began = sim.elapsed();
         let mut recovery = None;

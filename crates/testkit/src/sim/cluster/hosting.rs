@@ -74,6 +74,10 @@ impl Sim {
         self.network.reliable_journey(from, to, &mut self.random)
     }
 
+    pub(in crate::sim) fn places(&self) -> usize {
+        self.places.len()
+    }
+
     pub(in crate::sim) fn place_of(&self, node: &Node) -> Option<usize> {
         self.by_address.get(&node.address).copied()
     }

@@ -35,6 +35,7 @@ impl Sim {
         for what in met {
             self.meet(what);
         }
+        self.look_for_cluster();
     }
 
     /// Counts what a message that is about to be received will meet.

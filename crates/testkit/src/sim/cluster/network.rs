@@ -12,7 +12,7 @@ pub struct Weather {
     pub loss: u64,
     /// How many of a thousand arrive twice.
     pub repeated: u64,
-    /// How many of a thousand are held up somewhere, for as long as ten seconds.
+    /// How many of a thousand are held up somewhere, for as long as six seconds.
     pub stray: u64,
 }
 
@@ -79,7 +79,7 @@ impl Network {
         }
         let first = Some(self.journey(from, to, random));
         let repeated = self.weather.repeated > 0 && random.within(0..1000) < self.weather.repeated;
-        [first, repeated.then(|| self.journey(from, to, random) * 3)]
+        [first, repeated.then(|| self.journey(from, to, random))]
     }
 
     /// How long something takes that is sent again until it arrives.
@@ -106,8 +106,10 @@ impl Network {
     }
 }
 
-/// For how long a message may be held up.
-const LONGEST: Duration = Duration::from_secs(10);
+/// For how long a message may be held up. Two slow nodes add to this, and yet no message outlives the
+/// memory of the removed, which is eleven seconds where time is short: that is what
+/// `keep_removed` asks for.
+const LONGEST: Duration = Duration::from_secs(6);
 
 /// How long the copies of a message take.
 pub(super) type Journeys = [Option<Duration>; 2];

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tenure_cluster::MembershipSettings;
-use tenure_cluster::downing::Strategy;
+use tenure_cluster::downing::{Mode, Strategy};
 
 use super::{Outcome, Sim, SimSettings};
 use crate::sim::Random;
@@ -21,6 +21,9 @@ pub fn run_splits(
     membership: MembershipSettings,
     trace: bool,
 ) -> Outcome {
+    // Only where every side asks, nobody ever waits for an operator.
+    let may_wait =
+        !matches!(&strategy, Strategy::LeaseMajority(lease) if lease.mode == Mode::Always);
     let settings = SimSettings {
         membership,
         downing: Some(strategy),
@@ -38,11 +41,17 @@ pub fn run_splits(
         if calm.is_none() {
             break;
         }
+        sim.calm_ends();
         split(&mut sim, &mut random, nodes);
         sim.heal();
         sim.slow_store(Duration::ZERO);
         start_missing(&mut sim, nodes);
         calm = whole(&mut sim);
+        if calm.is_none() && may_wait {
+            sim.meet("waited for an operator");
+            down_the_dead(&mut sim);
+            calm = whole(&mut sim);
+        }
     }
     sim.must_be_whole(calm.is_some());
     Outcome {
@@ -56,7 +65,25 @@ pub fn run_splits(
 }
 
 fn whole(sim: &mut Sim) -> Option<Duration> {
-    sim.run_until(LIMIT, Sim::agrees)
+    sim.calm_begins();
+    let began = sim.elapsed();
+    while sim.elapsed() - began <= LIMIT {
+        if sim.agrees() {
+            return Some(sim.elapsed() - began);
+        }
+        sim.run_for(LOOK);
+        sim.look();
+    }
+    None
+}
+
+fn down_the_dead(sim: &mut Sim) {
+    let running: Vec<usize> = sim.running().collect();
+    for by in running {
+        for node in 0..sim.places.len() {
+            sim.down_dead(by, node);
+        }
+    }
 }
 
 fn start_missing(sim: &mut Sim, nodes: usize) {

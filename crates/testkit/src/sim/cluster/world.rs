@@ -8,6 +8,7 @@ use tenure_cluster::{Address, Incarnation, Membership, Node, Roles, Status, View
 use tenure_lease::Moment;
 
 use super::arbitration::Arbitration;
+use super::calm::Calm;
 use super::invariants::{Invariants, Violation};
 use super::network::Network;
 use super::process::{Lease, Process};
@@ -40,6 +41,7 @@ pub struct Sim {
     pub(super) events: Vec<(Duration, usize, String)>,
     /// Processes whose membership has ended, for those who host something on top of it.
     pub(super) ended: Vec<u64>,
+    pub(super) calm: Option<Calm>,
     trace: Vec<String>,
 }
 
@@ -86,6 +88,7 @@ impl Sim {
             tombstones: BTreeMap::new(),
             events: Vec::new(),
             ended: Vec::new(),
+            calm: None,
             trace: Vec::new(),
             settings,
         }

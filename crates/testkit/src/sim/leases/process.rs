@@ -23,6 +23,12 @@ pub(super) struct Process {
     pub(super) life: u64,
     /// Its runtime does not answer liveness calls for now.
     pub(super) unresponsive: bool,
+    /// Whether it may take the lease, as far as it knows.
+    pub(super) allowed: bool,
+    /// It has won, and will decline that.
+    pub(super) declines: bool,
+    /// The acquisition that it has under way.
+    pub(super) acquiring: Option<Flight>,
 }
 
 /// What the world brings to a process.
@@ -31,6 +37,7 @@ pub(super) enum Arrival {
     Answer(Flight, Answer),
     Pong,
     Changed(LeaseName),
+    Allow(bool),
     WorkEnds(Token),
 }
 
@@ -52,7 +59,13 @@ pub(super) enum Happened {
 
 pub(super) enum Agent {
     Lease(Box<Keeper>),
-    Session { session: Box<Session>, lease: LeaseName, attached: Option<AttachId>, over: bool },
+    Session {
+        session: Box<Session>,
+        lease: LeaseName,
+        attached: Option<AttachId>,
+        allowed: bool,
+        over: bool,
+    },
 }
 
 impl Agent {
@@ -63,16 +76,19 @@ impl Agent {
         settings: &Settings,
         seed: u64,
         now: Moment,
+        allowed: bool,
     ) -> Self {
         match session {
             None => {
                 let wish = Wish::new(lease, owner);
-                Self::Lease(Box::new(Keeper::new(wish, settings.clone(), seed, now)))
+                let mut keeper = Keeper::new(wish, settings.clone(), seed, now);
+                keeper.allow(now, allowed);
+                Self::Lease(Box::new(keeper))
             }
             Some(name) => {
                 let wish = Wish::new(name, owner);
                 let session = Box::new(Session::new(wish, settings.clone(), seed, now));
-                Self::Session { session, lease, attached: None, over: false }
+                Self::Session { session, lease, attached: None, allowed, over: false }
             }
         }
     }
@@ -102,7 +118,27 @@ impl Agent {
             (Self::Session { session, .. }, Arrival::Pong) => session.pong(now),
             (Self::Lease(keeper), Arrival::Changed(_)) => keeper.woken(now),
             (Self::Session { session, .. }, Arrival::Changed(name)) => session.woken(now, &name),
+            (Self::Lease(keeper), Arrival::Allow(yes)) => keeper.allow(now, yes),
+            (Self::Session { session, attached, allowed, .. }, Arrival::Allow(yes)) => {
+                *allowed = yes;
+                if let Some(id) = *attached {
+                    session.allow(now, id, yes);
+                }
+            }
             (_, Arrival::WorkEnds(_) | Arrival::Answer(..)) => {}
+        }
+    }
+
+    /// What was won is not wanted now; `false`: it is over anyway.
+    pub(super) fn decline(&mut self, now: Moment) -> bool {
+        match self {
+            Self::Lease(keeper) => {
+                keeper.decline(now);
+                true
+            }
+            Self::Session { session, attached, .. } => {
+                attached.is_some_and(|id| session.decline(now, id))
+            }
         }
     }
 
@@ -131,13 +167,16 @@ impl Agent {
                     Event::Lost(loss) => return Some(Happened::Lost(loss)),
                     Event::Ping => return Some(Happened::Ping),
                     Event::Done => return Some(Happened::Done),
-                    Event::Renewed(_) | Event::NoteWritten(_) | Event::Unexpected(_) => {}
+                    Event::Renewed(_)
+                    | Event::NoteWritten(_)
+                    | Event::Unexpected(_)
+                    | Event::Trouble(_) => {}
                 }
             },
-            Self::Session { session, lease, attached, over } => loop {
+            Self::Session { session, lease, attached, allowed, over } => loop {
                 match session.next_event()? {
                     SessionEvent::Session(Event::Won { .. }) => {
-                        *attached = session.attach(now, lease.clone(), None);
+                        *attached = attach(session, now, lease, *allowed);
                     }
                     SessionEvent::Session(Event::Lost(loss)) => {
                         *over = true;
@@ -165,10 +204,10 @@ impl Agent {
 
     /// Asks for the lease again, if the session lives on without it.
     pub(super) fn want_again(&mut self, now: Moment) {
-        if let Self::Session { session, lease, attached, over: false } = self
+        if let Self::Session { session, lease, attached, allowed, over: false } = self
             && attached.is_none()
         {
-            *attached = session.attach(now, lease.clone(), None);
+            *attached = attach(session, now, lease, *allowed);
         }
     }
 
@@ -186,4 +225,15 @@ impl Agent {
             Self::Session { session, .. } => session.watched(),
         }
     }
+}
+
+fn attach(
+    session: &mut Session,
+    now: Moment,
+    lease: &LeaseName,
+    allowed: bool,
+) -> Option<AttachId> {
+    let id = session.attach(now, lease.clone(), None)?;
+    session.allow(now, id, allowed);
+    Some(id)
 }

@@ -1,3 +1,5 @@
+mod permission;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -35,6 +37,7 @@ struct World<'a> {
     /// The highest token that the guarded resource has seen.
     fence: Token,
     history: History,
+    violations: Vec<Violation>,
     coverage: BTreeMap<&'static str, u64>,
     hasher: DefaultHasher,
     trace: Vec<String>,
@@ -56,6 +59,8 @@ enum Step {
     Resume { process: usize },
     /// A runtime answers again.
     Respond { process: usize },
+    /// A process is allowed to take the lease, or not any more.
+    Toggle { process: usize },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,6 +89,7 @@ impl<'a> World<'a> {
                 let local = clock.read(Moment::ZERO);
                 let session = session_name(plan, index as usize);
                 let settings = &plan.settings;
+                let allowed = !plan.standbys || random.percent(50);
                 let agent = Agent::new(
                     lease.clone(),
                     owner.clone(),
@@ -91,6 +97,7 @@ impl<'a> World<'a> {
                     settings,
                     random.next(),
                     local,
+                    allowed,
                 );
                 Process {
                     owner,
@@ -103,6 +110,9 @@ impl<'a> World<'a> {
                     wakes: 0,
                     life: 0,
                     unresponsive: false,
+                    allowed,
+                    declines: false,
+                    acquiring: None,
                 }
             })
             .collect();
@@ -119,6 +129,7 @@ impl<'a> World<'a> {
             nobody_new_until: Moment::ZERO,
             fence: Token::default(),
             history: History::default(),
+            violations: Vec::new(),
             coverage: BTreeMap::new(),
             hasher: DefaultHasher::new(),
             trace: Vec::new(),
@@ -135,6 +146,7 @@ impl<'a> World<'a> {
             self.attend(process);
         }
         self.schedule_fault();
+        self.begin_toggling();
         let faults_end = Moment::ZERO + self.plan.faults_for;
         // Then every pause is over and every ttl run out; whoever wants the lease must have it.
         let end = faults_end + self.plan.settings.ttl * 10;
@@ -152,6 +164,7 @@ impl<'a> World<'a> {
     /// The checked history, and whether the lease found a holder once the faults were over.
     fn finish(self) -> Outcome {
         let mut violations = self.history.violations();
+        violations.extend(self.violations);
         if self.processes.iter().all(|process| process.active.is_none()) {
             violations.push(Violation {
                 invariant: "somebody has it in the end",
@@ -214,6 +227,7 @@ impl<'a> World<'a> {
                     self.attend(process);
                 }
             }
+            Step::Toggle { process } => self.toggle(process),
             Step::Respond { process } => {
                 self.processes[process].unresponsive = false;
                 self.arrive_soon(process, Arrival::Pong);
@@ -231,7 +245,10 @@ impl<'a> World<'a> {
             if let Some(arrival) = self.processes[index].inbox.pop_front() {
                 match arrival {
                     Arrival::WorkEnds(token) => self.work_ends(index, token),
-                    arrival => self.processes[index].agent.arrive(now, arrival),
+                    arrival => {
+                        self.note_permission(index, &arrival);
+                        self.processes[index].agent.arrive(now, arrival);
+                    }
                 }
             }
             let fresh = Nonce::from_bits(
@@ -243,6 +260,10 @@ impl<'a> World<'a> {
             }
             if let Some(happened) = self.processes[index].agent.next_event(now) {
                 self.happened(index, now, happened);
+                continue;
+            }
+            if std::mem::take(&mut self.processes[index].declines) {
+                self.decline(index, now);
                 continue;
             }
             if self.processes[index].inbox.is_empty() {
@@ -260,6 +281,9 @@ impl<'a> World<'a> {
 
     fn happened(&mut self, index: usize, now: Moment, happened: Happened) {
         match happened {
+            Happened::Won(token) if self.is_declined(index) => {
+                self.trace(|| format!("process {index} will decline token {token}"));
+            }
             Happened::Won(token) => {
                 self.trace(|| format!("process {index} starts its work with token {token}"));
                 (index, token.term).hash(&mut self.hasher);
@@ -284,6 +308,7 @@ impl<'a> World<'a> {
                 });
                 match self.processes[index].active {
                     Some(token) => self.stop_work(index, now, token),
+                    None if self.processes[index].declines => {}
                     None => self.processes[index].agent.work_ended(now),
                 }
             }
@@ -295,6 +320,8 @@ impl<'a> World<'a> {
             Happened::Done => {
                 let process = &mut self.processes[index];
                 process.life += 1;
+                process.declines = false;
+                process.acquiring = None;
                 let session = session_name(self.plan, index);
                 process.agent = Agent::new(
                     self.lease.clone(),
@@ -303,6 +330,7 @@ impl<'a> World<'a> {
                     &self.plan.settings,
                     self.random.next(),
                     now,
+                    process.allowed,
                 );
                 self.hold_back(index);
             }
@@ -356,6 +384,7 @@ impl<'a> World<'a> {
         let faults = self.has_faults();
         let life = self.processes[process].life;
         self.trace(|| format!("process {process} sends {request:?}"));
+        self.check_permission(process, flight, &request);
         let timeout = self.plan.settings.operation_timeout;
         let local = self.processes[process].clock.read(self.now);
         let timeout_at = self.processes[process].clock.when(self.now, local + timeout);
@@ -405,10 +434,14 @@ impl<'a> World<'a> {
         let answer = self.records.apply(self.now, request);
         self.trace(|| format!("the store answers process {process}: {answer:?}"));
         let won = matches!(answer, Answer::Acquire(Ok(Acquired::Won { .. })));
+        let granted = won && name == self.lease;
         if let Answer::Acquire(Ok(Acquired::Won { token, .. })) = &answer {
             self.history.push(self.now, Event::Granted { lease: name, token: *token });
         }
         let changed = won || matches!(answer, Answer::Release(Ok(_)));
+        if granted && !self.processes[process].allowed {
+            self.met("granted after the permission was withdrawn");
+        }
         if won && late {
             self.met("request applied after its time-out");
         }
@@ -511,6 +544,8 @@ impl<'a> World<'a> {
         }
         let process = &mut self.processes[index];
         process.life += 1;
+        process.declines = false;
+        process.acquiring = None;
         process.inbox.clear();
         // The first two stay one owner: they are guards of one process, and only one was dropped.
         process.owner.incarnation += if index < 2 { 0 } else { 1_000 };
@@ -521,6 +556,7 @@ impl<'a> World<'a> {
             &self.plan.settings,
             self.random.next(),
             now,
+            process.allowed,
         );
         self.hold_back(index);
         self.attend(index);

@@ -396,6 +396,11 @@ impl Campaign<'_> {
                     world.start(node);
                 }
             }
+            // Where only ties ask the lease, splits that shift may need an operator.
+            if world.elapsed() - began > OPERATOR {
+                world.meet("waited for an operator");
+                world.down_the_dead();
+            }
             self.pass(world, Duration::from_secs(1));
         }
         let missing = recovery.is_none().then(|| {
@@ -435,6 +440,8 @@ impl Campaign<'_> {
 const MOST_STEPS: u64 = 20_000_000;
 /// How often everybody is looked at.
 const LOOK: Duration = Duration::from_millis(250);
+/// After this time an operator declares those down whose processes are gone.
+const OPERATOR: Duration = Duration::from_secs(60);
 /// Within this time after the last fault every shard must be served.
 const RECOVERY: Duration = Duration::from_secs(120);
 

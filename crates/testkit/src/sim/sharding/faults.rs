@@ -95,6 +95,19 @@ impl World {
         self.trouble_store(0);
     }
 
+    /// An operator declares those down whose processes are gone, at every node.
+    pub fn down_the_dead(&mut self) {
+        let running: Vec<usize> = self.sim.running().collect();
+        for by in &running {
+            for place in 0..self.sim.places() {
+                self.sim.down_dead(*by, place);
+            }
+        }
+        for place in running {
+            self.sync(place);
+        }
+    }
+
     /// The places whose coordinators believe that they are active.
     pub fn coordinators(&mut self) -> BTreeSet<usize> {
         let now = self.sim.now();

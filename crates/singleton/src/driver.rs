@@ -1,0 +1,19 @@
+//! Gives the cores a clock, a cluster, a lease and something to run.
+#![allow(clippy::disallowed_methods)]
+
+mod instance;
+mod manage;
+mod post;
+mod proxy;
+
+use std::time::Duration;
+
+pub(crate) use instance::Work;
+pub(crate) use manage::manage;
+pub(crate) use proxy::proxy;
+pub use proxy::{Asking, Proxy, Status};
+
+/// Between two questions to a store that does not answer.
+pub(crate) async fn pause() {
+    tokio::time::sleep(Duration::from_millis(500)).await;
+}

@@ -1,0 +1,331 @@
+//! Drives the manager of one singleton on this node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{broadcast, mpsc, watch};
+
+use tenure_cluster::{Cluster, Node, Views};
+use tenure_lease::{LeaseError, Loss, Moment, Standby, Tenure};
+
+use super::instance::{Instance, Work};
+use super::post::Post;
+use crate::builder::{Guard, Probe};
+use crate::manager::{Effect, Manager, Stance, StopReason};
+use crate::{Settings, StartError, Word, telemetry};
+
+/// Starts the manager. It ends when this node is out of the cluster and hosts nothing.
+pub(crate) fn manage(
+    cluster: Cluster,
+    name: Arc<str>,
+    guard: Option<Guard>,
+    settings: Settings,
+    work: Work,
+) -> Result<(), StartError> {
+    let post = Post::of(&cluster)?;
+    if !post.manage(&name) {
+        return Err(StartError::Started(name));
+    }
+    let (leave, leaving) = mpsc::channel(1);
+    let (over, is_over) = watch::channel(false);
+    cluster.before_leaving(move || {
+        let (leave, mut is_over) = (leave.clone(), is_over.clone());
+        async move {
+            let _ = leave.try_send(()); // Asked already, or over, is as good.
+            let _ = is_over.wait_for(|over| *over).await;
+        }
+    });
+    let (stop_within, guarded) = (settings.stop_within, guard.is_some());
+    let manager = Manager::new(cluster.me(), &name, guarded, settings, Moment::now());
+    let task = Task {
+        words: post.words(&name),
+        views: cluster.views(),
+        said: manager.word(),
+        manager,
+        stop_within,
+        cluster,
+        name,
+        guard,
+        work,
+        post,
+        stance: Stance::Out,
+        standby: None,
+        probe: None,
+        tenure: None,
+        instance: None,
+        releasing: None,
+        over,
+    };
+    tokio::spawn(task.run(leaving));
+    Ok(())
+}
+
+struct Task {
+    cluster: Cluster,
+    name: Arc<str>,
+    guard: Option<Guard>,
+    work: Work,
+    stop_within: Duration,
+    manager: Manager,
+    post: Arc<Post>,
+    words: broadcast::Receiver<(Node, Word)>,
+    views: Views,
+    /// What proxies on this node were told last.
+    said: Word,
+    stance: Stance,
+    standby: Option<Standby>,
+    /// Asks a store that has not answered, until it does.
+    probe: Option<Probe>,
+    tenure: Option<Held>,
+    instance: Option<Instance>,
+    releasing: Option<tokio::task::JoinHandle<()>>,
+    over: watch::Sender<bool>,
+}
+
+struct Held {
+    tenure: Arc<Tenure>,
+    lost: bool,
+}
+
+/// What a round waits for.
+enum Happened {
+    View(Option<Arc<tenure_cluster::View>>),
+    Word(Node, Word),
+    Acquired(Box<Result<Tenure, LeaseError>>),
+    Store(bool),
+    Lost(Loss),
+    Ended(Result<(), crate::BoxError>),
+    Released,
+    Leave,
+    Time,
+}
+
+impl Task {
+    async fn run(mut self, mut leaving: mpsc::Receiver<()>) {
+        let (mut out, mut left, mut deaf) = (false, false, false);
+        loop {
+            while let Some(effect) = self.manager.next_effect() {
+                if self.carry_out(effect) {
+                    self.over.send_replace(true);
+                    self.post.unmanage(&self.name);
+                    return;
+                }
+            }
+            self.say();
+            let happened = tokio::select! {
+                biased;
+                loss = lost(&self.tenure) => Happened::Lost(loss),
+                ended = ended(&mut self.instance) => Happened::Ended(ended),
+                () = released(&mut self.releasing) => Happened::Released,
+                view = self.views.next(), if !out => Happened::View(view),
+                asked = leaving.recv(), if !left => {
+                    left = true;
+                    match asked {
+                        Some(()) => Happened::Leave,
+                        None => continue,
+                    }
+                }
+                acquired = acquired(&self.standby) => Happened::Acquired(Box::new(acquired)),
+                answers = answers(&self.standby, &mut self.probe) => Happened::Store(answers),
+                word = self.words.recv(), if !deaf => match word {
+                    Ok((from, word)) => Happened::Word(from, word),
+                    Err(error) => {
+                        deaf = error == broadcast::error::RecvError::Closed;
+                        continue; // What was missed is said again.
+                    }
+                },
+                () = until(self.manager.next_wake()) => Happened::Time,
+            };
+            let now = Moment::now();
+            match happened {
+                Happened::View(Some(view)) => self.manager.view(now, &view),
+                Happened::View(None) => {
+                    out = true;
+                    self.manager.out(now);
+                }
+                Happened::Word(from, word) => self.manager.heard(now, &from, &word),
+                Happened::Acquired(acquired) => self.acquired(now, *acquired),
+                Happened::Store(answers) => {
+                    // One that does not answer is asked until it does.
+                    self.probe = self.guard.as_ref().filter(|_| !answers).map(Guard::probe);
+                    self.manager.store(now, answers);
+                }
+                Happened::Lost(loss) => {
+                    if loss == Loss::Expired {
+                        self.probe = self.guard.as_ref().map(Guard::probe);
+                    }
+                    self.tenure.iter_mut().for_each(|held| held.lost = true);
+                    self.manager.lost(now, loss);
+                }
+                Happened::Ended(ended) => {
+                    self.ended(ended);
+                    self.manager.ended(now);
+                }
+                Happened::Released => {
+                    self.releasing = None;
+                    self.manager.released(now);
+                }
+                Happened::Leave => self.manager.leave(now),
+                Happened::Time => self.manager.tick(now),
+            }
+        }
+    }
+
+    /// True when it is over.
+    fn carry_out(&mut self, effect: Effect) -> bool {
+        match effect {
+            Effect::Stand(stance) => self.stand(stance),
+            Effect::Look => self.standby.iter().for_each(Standby::look),
+            Effect::Start(token) => {
+                tracing::info!(singleton = %self.name, %token, "singleton starts here");
+                telemetry::started(&self.name);
+                let tenure = self.tenure.as_ref().map(|held| held.tenure.clone());
+                self.instance =
+                    Some(Instance::start(&self.work, &self.cluster, &self.name, token, tenure));
+            }
+            Effect::Stop(reason) => {
+                tracing::info!(singleton = %self.name, %reason, "singleton stops here");
+                telemetry::stopped(&self.name, &reason);
+                let budget = self.tenure.as_ref().map(|held| held.tenure.time_to_stop());
+                let within = match (&reason, budget) {
+                    (StopReason::LeaseLost(_), Some(budget)) => budget,
+                    _ => self.stop_within,
+                };
+                self.instance.iter_mut().for_each(|it| it.stop(reason.clone(), within));
+            }
+            Effect::Release => {
+                let tenure = self.tenure.take();
+                self.releasing = Some(tokio::spawn(release(self.name.clone(), tenure)));
+            }
+            Effect::Tell(to, word) => self.post.tell(&self.cluster, &self.name, &to, word),
+            Effect::Over => return true,
+        }
+        false
+    }
+
+    fn stand(&mut self, stance: Stance) {
+        self.stance = stance;
+        if stance == Stance::Out {
+            self.standby = None;
+            return;
+        }
+        if self.standby.is_none() {
+            match self.guard.as_ref().map(Guard::standby) {
+                Some(Ok(standby)) => self.standby = Some(standby),
+                Some(Err(error)) => return self.refused(Moment::now(), &error),
+                None => return,
+            }
+        }
+        self.standby.iter().for_each(|standby| standby.allow(stance == Stance::Allowed));
+    }
+
+    fn acquired(&mut self, now: Moment, acquired: Result<Tenure, LeaseError>) {
+        self.standby = None;
+        match acquired {
+            Ok(tenure) => {
+                let token = tenure.token();
+                self.tenure = Some(Held { tenure: Arc::new(tenure), lost: false });
+                self.manager.won(now, token);
+            }
+            Err(error) => self.refused(now, &error),
+        }
+    }
+
+    fn refused(&mut self, now: Moment, error: &LeaseError) {
+        tracing::error!(singleton = %self.name, "its lease cannot be asked for: {error}");
+        self.standby = None;
+        self.manager.refused(now);
+    }
+
+    fn ended(&mut self, ended: Result<(), crate::BoxError>) {
+        self.instance = None;
+        telemetry::ended(&self.name);
+        match ended {
+            Ok(()) => tracing::info!(singleton = %self.name, "singleton has ended here"),
+            Err(error) => {
+                telemetry::failed(&self.name);
+                tracing::error!(singleton = %self.name, "singleton failed: {error}");
+            }
+        }
+    }
+
+    /// Tells the proxies on this node what the others were told.
+    fn say(&mut self) {
+        self.post.say_why_not(&self.name, self.manager.why_not());
+        let word = self.manager.word();
+        if word != self.said {
+            self.said = word.clone();
+            self.post.deliver(&self.name, self.cluster.me(), word);
+        }
+    }
+}
+
+/// Gives the lease back, once nothing of the work is left that keeps its guard.
+async fn release(name: Arc<str>, held: Option<Held>) {
+    let Some(Held { mut tenure, .. }) = held else { return };
+    let mut told = false;
+    loop {
+        match Arc::try_unwrap(tenure) {
+            Ok(tenure) => return tenure.release().await,
+            Err(kept) => tenure = kept,
+        }
+        if !told {
+            told = true;
+            tracing::warn!(singleton = %name, "the singleton has returned, but its guard is still kept");
+        }
+        tokio::time::sleep(GUARD_POLL).await;
+    }
+}
+
+async fn lost(held: &Option<Held>) -> Loss {
+    match held {
+        Some(Held { tenure, lost: false }) => tenure.lost().await,
+        _ => std::future::pending().await,
+    }
+}
+
+async fn ended(instance: &mut Option<Instance>) -> Result<(), crate::BoxError> {
+    match instance {
+        Some(instance) => instance.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn released(releasing: &mut Option<tokio::task::JoinHandle<()>>) {
+    match releasing {
+        Some(task) => drop(task.await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn acquired(standby: &Option<Standby>) -> Result<Tenure, LeaseError> {
+    match standby {
+        Some(standby) => standby.acquired().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until the store stops answering, or answers again.
+async fn answers(standby: &Option<Standby>, probe: &mut Option<Probe>) -> bool {
+    match (probe, standby) {
+        (Some(probe), _) => {
+            probe.await;
+            true
+        }
+        (None, Some(standby)) => {
+            standby.changed(None).await;
+            false
+        }
+        (None, None) => std::future::pending().await,
+    }
+}
+
+async fn until(moment: Moment) {
+    match moment {
+        Moment::NEVER => std::future::pending().await,
+        moment => tokio::time::sleep(moment.since(Moment::now())).await,
+    }
+}
+
+/// How often to look whether a kept guard is gone.
+const GUARD_POLL: Duration = Duration::from_millis(20);

@@ -1,0 +1,442 @@
+//! The way to a singleton.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::time::{Instant, timeout_at};
+
+use tenure_cluster::messaging::reliable::ReliableSender;
+use tenure_cluster::messaging::{
+    Ask, AskError, CodecError, Message, NotDone, ReceiverError, Sender,
+};
+use tenure_cluster::{Cluster, Node, Views};
+use tenure_lease::{Moment, Token};
+
+use super::post::Post;
+use crate::hosted::{inbox, reliable_inbox};
+use crate::proxy::{Finder, Host, Put};
+use crate::{Settings, Word, telemetry};
+
+/// The way to a singleton, wherever it is, from any node of the cluster. Cheap to clone; clones
+/// share what waits.
+///
+/// Messages of one sender arrive in order, each at most once. While nobody hosts the singleton they
+/// wait here ([`Settings::buffer`]); one that was on its way to a host that died is lost, with a
+/// [`DeadLetter`](tenure_cluster::messaging::DeadLetter). For *exactly once in effect*, through
+/// every failover, see [`Proxy::reliable`].
+pub struct Proxy<M> {
+    shared: Arc<Shared>,
+    _messages: PhantomData<fn(M)>,
+}
+
+struct Shared {
+    cluster: Cluster,
+    post: Arc<Post>,
+    name: Arc<str>,
+    inbox: Arc<str>,
+    asking_max: usize,
+    /// The way to the host, while nothing waits for it here.
+    direct: RwLock<Option<Arc<Sender<Raw>>>>,
+    finder: Mutex<Finder<Bytes>>,
+    host: watch::Sender<Option<Host>>,
+    since: Mutex<Moment>,
+    /// Questions that wait for a host.
+    asking: AtomicUsize,
+    /// Something waits, or the host is in doubt.
+    wake: mpsc::Sender<()>,
+}
+
+/// A message as it goes over the wire.
+struct Raw(Bytes);
+
+impl Message for Raw {
+    fn encode(&self, out: &mut Vec<u8>) -> Result<(), CodecError> {
+        out.extend_from_slice(&self.0);
+        Ok(())
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        Ok(Self(Bytes::copy_from_slice(bytes)))
+    }
+}
+
+struct RawAsk<R>(Bytes, PhantomData<fn() -> R>);
+
+impl<R: Message> Ask for RawAsk<R> {
+    type Reply = R;
+}
+
+impl<R> From<RawAsk<R>> for Raw {
+    fn from(ask: RawAsk<R>) -> Self {
+        Self(ask.0)
+    }
+}
+
+/// Opens a proxy.
+pub(crate) fn proxy<M: Message>(
+    cluster: Cluster,
+    name: Arc<str>,
+    settings: Settings,
+) -> Result<Proxy<M>, ReceiverError> {
+    let post = Post::of(&cluster)?;
+    let (host, _) = watch::channel(None);
+    let (wake, woken) = mpsc::channel(1);
+    let shared = Arc::new(Shared {
+        inbox: inbox(&name).into(),
+        asking_max: settings.buffer,
+        direct: RwLock::new(None),
+        finder: Mutex::new(Finder::new(settings)),
+        host,
+        since: Mutex::new(Moment::now()),
+        asking: AtomicUsize::new(0),
+        wake,
+        cluster,
+        post,
+        name,
+    });
+    let (words, views) = (shared.post.words(&shared.name), shared.cluster.views());
+    tokio::spawn(find(Arc::downgrade(&shared), words, views, woken));
+    Ok(Proxy { shared, _messages: PhantomData })
+}
+
+/// Finds the host, and sends what waits for it.
+async fn find(
+    weak: std::sync::Weak<Shared>,
+    mut words: broadcast::Receiver<(Node, Word)>,
+    mut views: Views,
+    mut woken: mpsc::Receiver<()>,
+) {
+    let mut out = false;
+    let mut ask_at = Instant::now();
+    loop {
+        let Some(shared) = weak.upgrade() else { return };
+        shared.drain().await;
+        let lost = shared.host.borrow().is_none();
+        if lost && Instant::now() >= ask_at {
+            shared.who();
+            ask_at = Instant::now() + ASK_INTERVAL;
+        }
+        let pause = if lost || lock(&shared.finder).waiting() > 0 {
+            ask_at.min(Instant::now() + RETRY_PAUSE)
+        } else {
+            Instant::now() + IDLE
+        };
+        drop(shared);
+        tokio::select! {
+            word = words.recv() => {
+                let Some(shared) = weak.upgrade() else { return };
+                match word {
+                    Ok((from, word)) => shared.update(|finder| finder.heard(&from, &word)),
+                    Err(broadcast::error::RecvError::Lagged(_)) => shared.who(),
+                    Err(broadcast::error::RecvError::Closed) => out = true,
+                }
+            }
+            view = views.next(), if !out => {
+                let Some(shared) = weak.upgrade() else { return };
+                match view {
+                    Some(view) => shared.update(|finder| finder.view(&view)),
+                    None => out = true,
+                }
+            }
+            more = woken.recv() => if more.is_none() { return },
+            () = tokio::time::sleep_until(pause) => {}
+        }
+        if out {
+            return;
+        }
+    }
+}
+
+impl Shared {
+    /// Asks everybody who may host it.
+    fn who(&self) {
+        for (node, _) in self.cluster.view().members() {
+            self.post.tell(&self.cluster, &self.name, node, Word::Who);
+        }
+    }
+
+    /// Changes what is known of the host.
+    fn update(&self, change: impl FnOnce(&mut Finder<Bytes>) -> bool) {
+        let mut finder = lock(&self.finder);
+        if change(&mut finder) {
+            *lock(&self.since) = Moment::now();
+            self.host.send_replace(finder.host().cloned());
+        }
+        self.set_direct(&finder);
+    }
+
+    /// Messages go straight to the host if none waits before them.
+    fn set_direct(&self, finder: &Finder<Bytes>) {
+        let host = finder.host().filter(|_| finder.is_clear()).map(|host| &host.node);
+        let mut direct = self.direct.write().unwrap_or_else(PoisonError::into_inner);
+        if direct.as_ref().map(|sender| sender.node()) != host {
+            *direct = host.map(|node| Arc::new(self.cluster.to(node, &self.inbox)));
+        }
+    }
+
+    fn direct(&self) -> Option<Arc<Sender<Raw>>> {
+        self.direct.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sends what waits, until there is no more, or no host.
+    async fn drain(&self) {
+        loop {
+            let taken = {
+                let mut finder = lock(&self.finder);
+                let taken = finder.take();
+                telemetry::waiting(&self.name, finder.waiting());
+                if taken.is_none() {
+                    self.set_direct(&finder);
+                }
+                taken
+            };
+            let Some((node, bytes)) = taken else { return };
+            let sent = self.cluster.to::<Raw>(&node, &self.inbox).tell(Raw(bytes.clone())).await;
+            match sent {
+                Ok(()) => lock(&self.finder).sent(),
+                Err(why) if retriable(&why) => {
+                    let length = bytes.len();
+                    self.update(|finder| {
+                        finder.unsent(bytes, length);
+                        finder.not_there(&node)
+                    });
+                }
+                Err(why) => {
+                    telemetry::refused(&self.name);
+                    tracing::warn!(singleton = %self.name, "a message that waited is lost: {why}");
+                    lock(&self.finder).sent();
+                }
+            }
+        }
+    }
+
+    async fn tell(&self, bytes: Bytes) -> Result<(), NotDone> {
+        if let Some(sender) = self.direct() {
+            match sender.tell(Raw(bytes.clone())).await {
+                Err(why) if retriable(&why) => {
+                    self.update(|finder| finder.not_there(sender.node()));
+                }
+                done => return done,
+            }
+        }
+        let length = bytes.len();
+        loop {
+            let put = {
+                let mut finder = lock(&self.finder);
+                let put = finder.put(bytes.clone(), length);
+                telemetry::waiting(&self.name, finder.waiting());
+                put
+            };
+            match put {
+                Put::Kept => {
+                    self.set_direct(&lock(&self.finder));
+                    let _ = self.wake.try_send(()); // It is awake already, or it is all over.
+                    return Ok(());
+                }
+                Put::Full(_) => {
+                    telemetry::refused(&self.name);
+                    return Err(NotDone::Full);
+                }
+                Put::Send(node, bytes) => {
+                    match self.cluster.to::<Raw>(&node, &self.inbox).tell(Raw(bytes)).await {
+                        Err(why) if retriable(&why) => {
+                            self.update(|finder| finder.not_there(&node));
+                        }
+                        done => return done,
+                    }
+                }
+            }
+        }
+    }
+
+    async fn ask<R: Message>(&self, bytes: Bytes, time: Duration) -> Result<R, AskError> {
+        let deadline = Instant::now() + time;
+        let _turn = Turn::take(&self.asking, self.asking_max).ok_or(NotDone::Full)?;
+        let mut hosts = self.host.subscribe();
+        loop {
+            let Some(sender) = self.direct() else {
+                let _ = self.wake.try_send(());
+                let wait = async {
+                    tokio::select! {
+                        _ = hosts.changed() => {}
+                        () = tokio::time::sleep(RETRY_PAUSE) => {}
+                    }
+                };
+                if timeout_at(deadline, wait).await.is_err() {
+                    return Err(NotDone::NotSentWithin(time).into());
+                }
+                continue;
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            let question = RawAsk::<R>(bytes.clone(), PhantomData);
+            match sender.ask(question).within(left).await {
+                Err(AskError::NotDone(why)) if retriable(&why) && Instant::now() < deadline => {
+                    self.update(|finder| finder.not_there(sender.node()));
+                    self.who();
+                }
+                answer => return answer,
+            }
+        }
+    }
+}
+
+/// It certainly was not handled, and another host may.
+fn retriable(why: &NotDone) -> bool {
+    matches!(why, NotDone::NoSuchReceiver(_) | NotDone::NotAMember(_) | NotDone::Closed(_))
+}
+
+/// One of the questions that may wait.
+struct Turn<'a>(&'a AtomicUsize);
+
+impl<'a> Turn<'a> {
+    fn take(asking: &'a AtomicUsize, most: usize) -> Option<Self> {
+        let turn = Self(asking);
+        (asking.fetch_add(1, Ordering::Relaxed) < most).then_some(turn)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<M: Message> Proxy<M> {
+    /// Sends a message, or keeps it until there is a host. `Ok` means that it is on its way, or waits;
+    /// [`NotDone::Full`] that too many wait.
+    pub async fn tell(&self, message: M) -> Result<(), NotDone> {
+        self.shared.tell(encode(&message)?).await
+    }
+
+    /// Asks a question: `.within(…)` sends it, as soon as there is a host, and waits for the answer.
+    pub fn ask<Q: Ask + Into<M>>(&self, question: Q) -> Asking<'_, M, Q> {
+        Asking { proxy: self, message: question.into(), _question: PhantomData }
+    }
+
+    /// Begins a stream of numbered messages whose effect happens exactly once, through every failover.
+    /// The singleton takes them with [`Hosted::reliable_receiver`](crate::Hosted::reliable_receiver).
+    /// `sender` is what people and ledgers call this sender; it should be the same after a restart.
+    pub fn reliable(&self, sender: &str) -> Result<ReliableSender<M>, ReceiverError> {
+        let receiver = reliable_inbox(&self.shared.name);
+        self.shared.cluster.reliable(sender, &receiver, self.host())
+    }
+}
+
+impl<M> Proxy<M> {
+    /// Where the singleton is, now and whenever that changes.
+    pub fn host(&self) -> watch::Receiver<Option<Node>> {
+        let mut hosts = self.shared.host.subscribe();
+        let node = |host: &Option<Host>| host.as_ref().map(|host| host.node.clone());
+        let first = node(&hosts.borrow_and_update());
+        let (nodes, receiver) = watch::channel(first);
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    changed = hosts.changed() => if changed.is_err() { return },
+                    () = nodes.closed() => return,
+                }
+                // Also if it runs anew where it was.
+                nodes.send_replace(node(&hosts.borrow_and_update()));
+            }
+        });
+        receiver
+    }
+
+    /// Who hosts it, since when, under which token; why not, if nobody does.
+    pub fn status(&self) -> Status {
+        let host = self.shared.host.borrow().clone();
+        let since = Moment::now().since(*lock(&self.shared.since));
+        let waiting = lock(&self.shared.finder).waiting();
+        let why_not = self.shared.post.why_not(&self.shared.name);
+        match host {
+            Some(Host { node, token }) => Status::Hosted { node, token, known_for: since },
+            None => Status::Nowhere { known_for: since, waiting, why_not },
+        }
+    }
+}
+
+impl<M> Clone for Proxy<M> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), _messages: PhantomData }
+    }
+}
+
+impl<M> std::fmt::Debug for Proxy<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Proxy").field("singleton", &self.shared.name).finish_non_exhaustive()
+    }
+}
+
+/// A question that waits for its deadline.
+#[must_use = "nothing is sent before `.within(…)` is awaited"]
+pub struct Asking<'a, M, Q> {
+    proxy: &'a Proxy<M>,
+    message: M,
+    _question: PhantomData<fn(Q)>,
+}
+
+impl<M: Message, Q: Ask> Asking<'_, M, Q> {
+    /// Sends the question, as soon as there is a host, and waits for the answer, all within this time.
+    pub async fn within(self, time: Duration) -> Result<Q::Reply, AskError> {
+        let bytes = encode(&self.message)?;
+        self.proxy.shared.ask(bytes, time).await
+    }
+}
+
+/// What a node knows of a singleton.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// It runs.
+    Hosted {
+        /// There.
+        node: Node,
+        /// Under this token.
+        token: Token,
+        /// For so long, as far as this node has heard.
+        known_for: Duration,
+    },
+    /// It does not run, as far as this node has heard.
+    Nowhere {
+        /// For so long.
+        known_for: Duration,
+        /// So many messages wait here.
+        waiting: usize,
+        /// Why this node does not host it, if it could.
+        why_not: Option<String>,
+    },
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Hosted { node, token, known_for } => {
+                write!(f, "runs on {node} under token {token}, for {known_for:.0?}")
+            }
+            Self::Nowhere { known_for, waiting, why_not } => {
+                write!(f, "runs nowhere, for {known_for:.0?}; {waiting} messages wait here")?;
+                why_not.iter().try_for_each(|why| write!(f, "; not on this node: {why}"))
+            }
+        }
+    }
+}
+
+fn encode<M: Message>(message: &M) -> Result<Bytes, NotDone> {
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes).map_err(NotDone::Encoding)?;
+    Ok(bytes.into())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that panics is done under it.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How often everybody is asked who hosts it, while that is not known.
+const ASK_INTERVAL: Duration = Duration::from_millis(250);
+/// Before what certainly did not arrive is sent again.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+const IDLE: Duration = Duration::from_secs(60);

@@ -1,0 +1,27 @@
+//! The singleton: one worker in the whole cluster, found by everybody, handed over without a gap.
+//!
+//! ```text
+//! manager.rs   pure: when this node hosts the singleton
+//! proxy.rs     pure: where it is, and what waits for it
+//! word.rs      what managers and proxies say to each other
+//! settings.rs
+//! ```
+
+mod builder;
+mod driver;
+mod hosted;
+pub mod manager;
+mod proxy;
+mod settings;
+pub mod telemetry;
+mod word;
+
+pub use builder::{Builder, Singletons, StartError};
+pub use driver::{Asking, Proxy, Status};
+pub use hosted::{Actor, BoxError, Hosted};
+pub use manager::StopReason;
+pub use proxy::{Finder, Host, Put};
+#[cfg(feature = "planted")]
+pub use settings::Rule;
+pub use settings::{Placement, Settings, SettingsError};
+pub use word::Word;

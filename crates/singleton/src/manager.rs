@@ -1,0 +1,637 @@
+//! The manager of one singleton on one node: decides when this node hosts it. Pure.
+//!
+//! With a lease, whoever holds it hosts; membership only says who should *try*: the candidate, which is
+//! the best placed node that is reachable and able. So a node that is cut off from the store, or on which
+//! the singleton does not start, does not leave the slot empty, and nodes that disagree about who is
+//! the candidate do no harm. A few that come next observe the lease beforehand, so that a ttl is
+//! waited out once.
+//!
+//! Without a lease the oldest member hosts, and nobody else: also when it is unreachable or cannot. The
+//! next one starts when each older one has said that it has stopped, or has been removed for a while.
+//!
+//! In either case the order at the end is *stop, give back, tell*, and only then does the node leave.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_cluster::{Node, Status, View};
+use tenure_lease::{Loss, Moment, Token};
+
+use crate::settings::Rule;
+use crate::{Placement, Settings, Word};
+
+/// What the node is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Do this about the lease, from now on.
+    Stand(Stance),
+    /// Look at the lease now: it may be free.
+    Look,
+    /// Start the singleton, under this token.
+    Start(Token),
+    /// Stop it. When it has ended: [`Manager::ended`].
+    Stop(StopReason),
+    /// Give the lease back: what it guarded has ended. Then: [`Manager::released`].
+    Release,
+    /// Say this to the manager and the proxies on another node.
+    Tell(Node, Word),
+    /// Nothing is hosted here any more, nor will be: the node may leave.
+    Over,
+}
+
+/// What a node does about the lease while it does not hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stance {
+    /// Nothing.
+    Out,
+    /// It observes, to know when the lease has run out.
+    Observing,
+    /// It takes the lease as soon as that is free.
+    Allowed,
+}
+
+/// Why a singleton has to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// The lease is lost: another node may host it from [`kill_deadline`] on. There is no time for
+    /// anything but to stop.
+    ///
+    /// [`kill_deadline`]: tenure_lease::Tenure::kill_deadline
+    LeaseLost(Loss),
+    /// It moves to a node that is better placed.
+    HandOver(Node),
+    /// This node leaves the cluster.
+    Leaving,
+    /// This node was declared down, or is out of the cluster for another reason.
+    OutOfCluster,
+}
+
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LeaseLost(loss) => write!(f, "the lease is lost: {loss}"),
+            Self::HandOver(node) => write!(f, "it is handed over to {node}"),
+            Self::Leaving => f.write_str("this node leaves"),
+            Self::OutOfCluster => f.write_str("this node is out of the cluster"),
+        }
+    }
+}
+
+/// The manager of one singleton on one node.
+#[derive(Clone, Debug)]
+pub struct Manager {
+    me: Node,
+    name: Arc<str>,
+    guarded: bool,
+    settings: Settings,
+    phase: Phase,
+    /// Never to host again, and why.
+    ending: Option<StopReason>,
+    /// The members that may host it, this node included.
+    peers: BTreeMap<Node, Peer>,
+    /// Everybody who may want to know.
+    others: BTreeSet<Node>,
+    /// Without a lease: who might have hosted it and was removed without a word, and when.
+    gone: BTreeMap<Node, Moment>,
+    stance: Stance,
+    store_answers: bool,
+    /// The store refused; ask again then.
+    refused_until: Option<Moment>,
+    /// The singleton does not start here; try again then.
+    unable_until: Option<Moment>,
+    /// How often it failed in a row, and how often that was given up.
+    failures: u32,
+    give_ups: u32,
+    /// Who is better placed than this host, and since when.
+    better: Option<(Node, Moment)>,
+    /// The highest token that this node hosted under.
+    last: Token,
+    /// The highest that anybody said.
+    heard: Token,
+    tell_at: Moment,
+    effects: VecDeque<Effect>,
+}
+
+#[derive(Clone, Debug)]
+enum Phase {
+    Waiting,
+    Hosting { token: Token, instance: Instance },
+    Stopping { token: Token },
+    Releasing { token: Token },
+    Over,
+}
+
+#[derive(Clone, Debug)]
+enum Instance {
+    Runs {
+        since: Moment,
+    },
+    /// It failed, and is started again then.
+    Again {
+        at: Moment,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Peer {
+    up_number: u64,
+    status: Status,
+    reachable: bool,
+    able: bool,
+    /// It said that it will never host again.
+    over: bool,
+}
+
+impl Manager {
+    /// The manager on this node of the singleton of this name; `guarded`: it has a lease.
+    pub fn new(me: Node, name: &str, guarded: bool, settings: Settings, now: Moment) -> Self {
+        Self {
+            me,
+            name: name.into(),
+            guarded,
+            settings,
+            phase: Phase::Waiting,
+            ending: None,
+            peers: BTreeMap::new(),
+            others: BTreeSet::new(),
+            gone: BTreeMap::new(),
+            stance: Stance::Out,
+            store_answers: true,
+            refused_until: None,
+            unable_until: None,
+            failures: 0,
+            give_ups: 0,
+            better: None,
+            last: Token::default(),
+            heard: Token::default(),
+            tell_at: now,
+            effects: VecDeque::new(),
+        }
+    }
+
+    /// What to do next.
+    pub fn next_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// When to call [`tick`](Self::tick) although nothing happens.
+    pub fn next_wake(&self) -> Moment {
+        let mut wake = if self.tells() { self.tell_at } else { Moment::NEVER };
+        let again = match &self.phase {
+            Phase::Hosting { instance: Instance::Again { at }, .. } => Some(*at),
+            _ => None,
+        };
+        let better = self.better.as_ref().map(|(_, since)| *since + self.settings.stable_after);
+        for at in [again, better, self.refused_until, self.unable_until].into_iter().flatten() {
+            wake = wake.min(at);
+        }
+        for removed in self.gone.values() {
+            wake = wake.min(*removed + self.settings.removal_margin);
+        }
+        wake
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, now: Moment) {
+        self.act(now);
+    }
+
+    /// What this node believes of the cluster has changed.
+    pub fn view(&mut self, now: Moment, view: &View) {
+        let unreachable: BTreeSet<&Node> =
+            view.observations().map(|(_, subject)| subject).filter(|it| **it != self.me).collect();
+        let role = self.settings.role.as_ref();
+        let peers =
+            view.members().filter(|(_, it)| role.is_none_or(|role| it.roles.contains(role)));
+        let peers: BTreeMap<Node, Peer> = peers
+            .map(|(node, member)| {
+                let known = self.peers.get(node);
+                let peer = Peer {
+                    up_number: member.up_number,
+                    status: member.status,
+                    reachable: !unreachable.contains(node),
+                    able: known.is_none_or(|known| known.able),
+                    over: known.is_some_and(|known| known.over),
+                };
+                (node.clone(), peer)
+            })
+            .collect();
+        if !self.guarded {
+            let age = self.mine().map_or(0, |me| me.up_number);
+            let gone = self.peers.iter().filter(|(node, peer)| {
+                let older = peer.up_number > 0 && (age == 0 || peer.up_number < age);
+                older && !peer.over && !peers.contains_key(*node)
+            });
+            self.gone.extend(gone.map(|(node, _)| (node.clone(), now)));
+        }
+        self.peers = peers;
+        let others: BTreeSet<Node> = view
+            .members()
+            .filter(|(node, member)| member.status < Status::Down && **node != self.me)
+            .map(|(node, _)| node.clone())
+            .collect();
+        let before = std::mem::replace(&mut self.others, others);
+        if self.tells() {
+            let word = self.word();
+            let new = self.others.difference(&before);
+            self.effects.extend(new.map(|node| Effect::Tell(node.clone(), word.clone())));
+        }
+        if self.mine().is_some_and(|me| me.status == Status::Down) {
+            self.end(now, StopReason::OutOfCluster);
+        }
+        self.act(now);
+    }
+
+    /// A word from another node.
+    pub fn heard(&mut self, now: Moment, from: &Node, word: &Word) {
+        match word {
+            Word::Who => {
+                let word = match self.phase {
+                    Phase::Over => Word::HandedOver { token: self.last },
+                    _ => self.word(),
+                };
+                self.effects.push_back(Effect::Tell(from.clone(), word));
+            }
+            Word::State { hosting, able } => {
+                self.heard = self.heard.max(hosting.unwrap_or_default());
+                if let Some(peer) = self.peers.get_mut(from) {
+                    peer.able = *able;
+                }
+            }
+            Word::HandedOver { token } => {
+                if self.guarded {
+                    if *token >= self.heard && self.stance != Stance::Out {
+                        self.effects.push_back(Effect::Look);
+                    }
+                } else if self.settings.obeys(Rule::HandOverOfThatHost) {
+                    self.gone.remove(from);
+                    if let Some(peer) = self.peers.get_mut(from) {
+                        peer.over = true;
+                    }
+                } else {
+                    self.gone.clear();
+                    self.peers.values_mut().for_each(|peer| peer.over = true);
+                }
+            }
+        }
+        self.act(now);
+    }
+
+    /// The lease is held.
+    pub fn won(&mut self, now: Moment, token: Token) {
+        self.store_answers = true;
+        self.refused_until = None;
+        match self.phase {
+            Phase::Waiting if self.ending.is_none() => self.start(now, token),
+            // Nothing was started under it.
+            _ => self.effects.push_back(Effect::Release),
+        }
+        self.act(now);
+    }
+
+    /// The lease is lost.
+    pub fn lost(&mut self, now: Moment, loss: Loss) {
+        if loss == Loss::Expired {
+            // Until it is heard of again: others reach it, perhaps.
+            self.store_answers = false;
+        }
+        match &self.phase {
+            Phase::Hosting { token, instance: Instance::Runs { .. } } => {
+                self.phase = Phase::Stopping { token: *token };
+                self.effects.push_back(Effect::Stop(StopReason::LeaseLost(loss)));
+                self.tell_all();
+            }
+            Phase::Hosting { token, instance: Instance::Again { .. } } => {
+                self.phase = Phase::Releasing { token: *token };
+                self.effects.push_back(Effect::Release);
+                self.tell_all();
+            }
+            Phase::Stopping { .. } => {
+                self.effects.push_back(Effect::Stop(StopReason::LeaseLost(loss)))
+            }
+            Phase::Waiting | Phase::Releasing { .. } | Phase::Over => {}
+        }
+        self.act(now);
+    }
+
+    /// Whether the store has answered when it was last asked about the lease.
+    pub fn store(&mut self, now: Moment, answers: bool) {
+        if self.store_answers != answers {
+            self.store_answers = answers;
+            self.tell_all();
+        }
+        self.act(now);
+    }
+
+    /// The store refused to let this node ask for the lease at all.
+    pub fn refused(&mut self, now: Moment) {
+        self.refused_until = Some(now + self.settings.acquire_retry_interval);
+        self.stance = Stance::Out;
+        self.tell_all();
+        self.act(now);
+    }
+
+    /// The singleton has ended here: it was told to, it failed, or it returned by itself.
+    pub fn ended(&mut self, now: Moment) {
+        match self.phase {
+            Phase::Stopping { token } => self.give_back(now, token),
+            Phase::Hosting { token, instance: Instance::Runs { since } } => {
+                if now.since(since) >= self.settings.healthy_after {
+                    (self.failures, self.give_ups) = (0, 0);
+                }
+                self.failures += 1;
+                if self.guarded && self.failures >= self.settings.start_attempts {
+                    let pause =
+                        self.settings.restart_backoff * (BACKOFF_MAX << self.give_ups.min(4));
+                    (self.failures, self.give_ups) = (0, self.give_ups + 1);
+                    self.unable_until = Some(now + pause);
+                    self.give_back(now, token);
+                } else {
+                    let times = 1_u32 << (self.failures - 1).min(16);
+                    let at = now + self.settings.restart_backoff * times.min(BACKOFF_MAX);
+                    self.phase = Phase::Hosting { token, instance: Instance::Again { at } };
+                    self.tell_all();
+                }
+            }
+            _ => {}
+        }
+        self.act(now);
+    }
+
+    /// The lease was given back, or the store could not be told so in time.
+    pub fn released(&mut self, now: Moment) {
+        if let Phase::Releasing { token } = self.phase {
+            self.phase = Phase::Waiting;
+            for node in self.others.clone() {
+                self.effects.push_back(Effect::Tell(node, Word::HandedOver { token }));
+            }
+            self.tell_all(); // Whether it is able.
+        }
+        self.act(now);
+    }
+
+    /// This node leaves: hand over. [`Effect::Over`] says that it may go.
+    pub fn leave(&mut self, now: Moment) {
+        self.end(now, StopReason::Leaving);
+        self.act(now);
+    }
+
+    /// This node is out of the cluster.
+    pub fn out(&mut self, now: Moment) {
+        self.end(now, StopReason::OutOfCluster);
+        self.others.clear();
+        self.act(now);
+    }
+
+    /// Under which token the singleton runs here.
+    pub fn hosting(&self) -> Option<Token> {
+        match self.phase {
+            Phase::Hosting { token, instance: Instance::Runs { .. } } => Some(token),
+            _ => None,
+        }
+    }
+
+    /// Why this node does not host it, for people.
+    pub fn why_not(&self) -> String {
+        match &self.phase {
+            Phase::Hosting { instance: Instance::Runs { .. }, .. } => "it does".into(),
+            Phase::Hosting { .. } => "the singleton failed, and will be started again".into(),
+            Phase::Stopping { .. } => "the singleton is stopping".into(),
+            Phase::Releasing { .. } => "its lease is being given back".into(),
+            Phase::Over => "this node has handed over for good".into(),
+            Phase::Waiting if self.unable_until.is_some() => {
+                "the singleton does not start on this node".into()
+            }
+            Phase::Waiting if self.refused_until.is_some() => {
+                "the store refuses the lease to this node".into()
+            }
+            Phase::Waiting if !self.store_answers => "the store does not answer this node".into(),
+            Phase::Waiting => match self.candidate() {
+                None => "no node that may host it is up, reachable and able".into(),
+                Some(node) if *node != self.me => format!("it is the turn of {node}"),
+                Some(_) if self.guarded => "another node still holds its lease".into(),
+                Some(_) => "a former host has not said that it has stopped".into(),
+            },
+        }
+    }
+
+    /// Who should host it, as far as this node knows.
+    pub fn candidate(&self) -> Option<&Node> {
+        let fit = |node: &Node, peer: &Peer| {
+            if *node == self.me {
+                return self.ending.is_none() && (!self.guarded || self.able());
+            }
+            !self.guarded || peer.able && peer.reachable
+        };
+        self.by_placement().find(|(node, peer)| fit(node, peer)).map(|(node, _)| node)
+    }
+
+    /// The members that are up, the best placed first.
+    fn by_placement(&self) -> impl Iterator<Item = (&Node, &Peer)> {
+        let up = self.peers.iter().filter(|(_, peer)| peer.status == Status::Up);
+        let mut up: Vec<(u64, (&Node, &Peer))> = match self.settings.placement {
+            Placement::Oldest => up.map(|it| (it.1.up_number, it)).collect(),
+            Placement::Spread => up.map(|it| (weight(&self.name, it.0), it)).collect(),
+        };
+        up.sort_unstable_by_key(|(rank, (node, _))| (*rank, *node));
+        up.into_iter().map(|(_, it)| it)
+    }
+
+    fn mine(&self) -> Option<&Peer> {
+        self.peers.get(&self.me)
+    }
+
+    fn able(&self) -> bool {
+        self.store_answers && self.refused_until.is_none() && self.unable_until.is_none()
+    }
+
+    fn act(&mut self, now: Moment) {
+        for until in [&mut self.refused_until, &mut self.unable_until] {
+            if until.is_some_and(|until| now >= until) {
+                *until = None;
+                self.tell_at = now;
+            }
+        }
+        let margin = self.settings.removal_margin;
+        self.gone.retain(|_, removed| now.since(*removed) < margin);
+        match &self.phase {
+            Phase::Waiting if self.ending.is_some() => self.go(),
+            Phase::Waiting if !self.guarded && self.may_start() => {
+                let term = self.mine().map_or(0, |me| me.up_number);
+                let step = if self.last.term == term { self.last.step + 1 } else { 0 };
+                self.start(now, Token { term, step });
+            }
+            Phase::Hosting { token, instance: Instance::Again { at } } if now >= *at => {
+                let token = *token;
+                self.start(now, token);
+            }
+            Phase::Hosting { .. } => self.consider_handing_over(now),
+            _ => {}
+        }
+        self.take_stance();
+        if self.tells() && now >= self.tell_at {
+            self.tell_at = now + TELL_INTERVAL;
+            self.tell_all();
+            let older: Vec<Node> = self.silent_older().cloned().collect();
+            self.effects.extend(older.into_iter().map(|node| Effect::Tell(node, Word::Who)));
+        }
+    }
+
+    /// Whether there is something to say again and again: words may be lost.
+    fn tells(&self) -> bool {
+        let over = matches!(self.phase, Phase::Over);
+        !over && (self.hosting().is_some() || !self.able() || self.silent_older().next().is_some())
+    }
+
+    /// Without a lease: whether nobody else can be hosting it.
+    fn may_start(&self) -> bool {
+        let Some(me) = self.mine().filter(|me| me.status == Status::Up) else { return false };
+        let older = self.peers.values().filter(|peer| (1..me.up_number).contains(&peer.up_number));
+        self.gone.is_empty() && older.into_iter().all(|peer| peer.over)
+    }
+
+    /// Without a lease: the older ones on their way out that have not said that they have stopped.
+    fn silent_older(&self) -> impl Iterator<Item = &Node> {
+        let age = match self.mine() {
+            Some(me) if me.status == Status::Up && !self.guarded => me.up_number,
+            _ => 0,
+        };
+        let leaving = move |peer: &Peer| peer.up_number < age && peer.status > Status::Up;
+        self.peers.iter().filter(move |(_, peer)| leaving(peer) && !peer.over).map(|(node, _)| node)
+    }
+
+    fn start(&mut self, now: Moment, token: Token) {
+        self.last = self.last.max(token);
+        self.heard = self.heard.max(token);
+        self.phase = Phase::Hosting { token, instance: Instance::Runs { since: now } };
+        self.effects.push_back(Effect::Start(token));
+        self.tell_all();
+    }
+
+    fn consider_handing_over(&mut self, now: Moment) {
+        let up = self.mine().is_some_and(|me| me.status == Status::Up);
+        let better =
+            self.candidate().filter(|node| up && self.guarded && **node != self.me).cloned();
+        let Some(better) = better else {
+            self.better = None;
+            return;
+        };
+        match &self.better {
+            Some((node, since)) if *node == better => {
+                if now.since(*since) >= self.settings.stable_after {
+                    self.stop(now, StopReason::HandOver(better));
+                }
+            }
+            _ => self.better = Some((better, now)),
+        }
+    }
+
+    fn end(&mut self, now: Moment, reason: StopReason) {
+        if matches!(self.ending, None | Some(StopReason::Leaving)) {
+            self.ending = Some(reason.clone());
+            self.stop(now, reason);
+        }
+    }
+
+    fn stop(&mut self, now: Moment, reason: StopReason) {
+        self.better = None;
+        match self.phase {
+            Phase::Hosting { token, instance: Instance::Runs { .. } } => {
+                self.phase = Phase::Stopping { token };
+                self.effects.push_back(Effect::Stop(reason));
+                self.tell_all();
+                if !self.settings.obeys(Rule::StopThenRelease) && self.guarded {
+                    self.effects.push_back(Effect::Release);
+                }
+            }
+            Phase::Hosting { token, .. } => self.give_back(now, token),
+            Phase::Stopping { .. } => self.effects.push_back(Effect::Stop(reason)),
+            Phase::Waiting | Phase::Releasing { .. } | Phase::Over => {}
+        }
+    }
+
+    fn give_back(&mut self, now: Moment, token: Token) {
+        self.phase = Phase::Releasing { token };
+        if self.guarded {
+            self.effects.push_back(Effect::Release);
+        } else {
+            self.released(now);
+        }
+    }
+
+    /// Nothing is hosted here: says so, and lets the node go.
+    fn go(&mut self) {
+        // The one who comes next would not know of those that this node waits for.
+        let waits = self.ending == Some(StopReason::Leaving) && !self.gone.is_empty();
+        if waits && self.mine().is_some() {
+            return;
+        }
+        self.phase = Phase::Over;
+        for node in self.others.clone() {
+            self.effects.push_back(Effect::Tell(node, Word::HandedOver { token: self.last }));
+        }
+        self.effects.push_back(Effect::Over);
+    }
+
+    fn take_stance(&mut self) {
+        let stance = self.best_stance();
+        if self.guarded && stance != self.stance {
+            self.stance = stance;
+            self.effects.push_back(Effect::Stand(stance));
+        }
+    }
+
+    fn best_stance(&self) -> Stance {
+        let up = self.mine().is_some_and(|me| me.status == Status::Up);
+        let waits = matches!(self.phase, Phase::Waiting);
+        if !up || !waits || self.ending.is_some() || self.refused_until.is_some() {
+            return Stance::Out;
+        }
+        let first = self.by_placement().next().map(|(node, _)| node);
+        let candidate = match self.settings.obeys(Rule::CandidateContends) {
+            true => self.candidate(),
+            false => first,
+        };
+        if candidate == Some(&self.me) {
+            return Stance::Allowed;
+        }
+        // One that the store did not answer has to find out when it does again.
+        let next = self.by_placement().take(OBSERVERS).any(|(node, _)| *node == self.me);
+        if next || !self.store_answers { Stance::Observing } else { Stance::Out }
+    }
+
+    /// What it says to the others.
+    pub fn word(&self) -> Word {
+        Word::State { hosting: self.hosting(), able: self.able() }
+    }
+
+    fn tell_all(&mut self) {
+        let word = self.word();
+        let tell = self.others.iter().map(|node| Effect::Tell(node.clone(), word.clone()));
+        self.effects.extend(tell);
+    }
+}
+
+/// Lower is better placed: the same on every node, and another order for every singleton.
+fn weight(singleton: &str, node: &Node) -> u64 {
+    // FNV-1a, and a finish that spreads what differs in the last letter only.
+    let text = [singleton.as_bytes(), b"@", node.address.as_str().as_bytes()].concat();
+    let hash = text.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^ (hash >> 33)
+}
+
+/// How many of the best placed observe the lease.
+const OBSERVERS: usize = 3;
+/// How often a host, or one that is unable, says so again.
+const TELL_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest pause before a restart, in backoffs.
+const BACKOFF_MAX: u32 = 30;

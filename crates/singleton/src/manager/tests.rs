@@ -1,0 +1,273 @@
+//! The manager step by step: exactly what it says and does.
+
+use tenure_cluster::{Incarnation, Member};
+
+use super::*;
+
+const LEASE: bool = true;
+
+fn at(seconds: f64) -> Moment {
+    Moment::ZERO + Duration::from_secs_f64(seconds)
+}
+
+fn node(name: &str) -> Node {
+    Node { address: format!("{name}:1").parse().unwrap(), incarnation: Incarnation(7) }
+}
+
+fn token(term: u64) -> Token {
+    Token { term, step: 0 }
+}
+
+/// `"a b* c- d!"`: a is the oldest; b is exiting, c unreachable, d down. One that is `_` was removed.
+fn view(text: &str) -> View {
+    let (mut members, mut cuts) = (Vec::new(), Vec::new());
+    for (index, word) in text.split(' ').enumerate().filter(|(_, word)| *word != "_") {
+        let (name, mark) = word.split_at(1);
+        let status = match mark {
+            "*" => Status::Exiting,
+            "!" => Status::Down,
+            _ => Status::Up,
+        };
+        let member = Member { status, up_number: index as u64 + 1, roles: Default::default() };
+        members.push((node(name), member));
+        if mark == "-" {
+            cuts.push((node("z"), node(name)));
+        }
+    }
+    members
+        .push((node("z"), Member { status: Status::Up, up_number: 99, roles: Default::default() }));
+    View::of(members, cuts)
+}
+
+struct Test(Manager);
+
+impl Test {
+    fn new(me: &str, lease: bool) -> Self {
+        let settings = Settings { role: None, ..Settings::default() };
+        Self(Manager::new(node(me), "cron", lease, settings, at(0.0)))
+    }
+
+    /// Everything but what is said.
+    fn does(&mut self) -> Vec<Effect> {
+        self.all().into_iter().filter(|effect| !matches!(effect, Effect::Tell(..))).collect()
+    }
+
+    fn all(&mut self) -> Vec<Effect> {
+        std::iter::from_fn(|| self.0.next_effect()).collect()
+    }
+
+    fn view(&mut self, now: f64, text: &str) -> Vec<Effect> {
+        self.0.view(at(now), &view(text));
+        self.does()
+    }
+}
+
+use Effect::{Look, Over, Release, Stand, Start, Stop, Tell};
+use Stance::{Allowed, Observing, Out};
+
+#[test]
+fn acquire_blocks_spawn() {
+    let mut a = Test::new("a", LEASE);
+    assert_eq!(a.view(0.0, "a b"), [Stand(Allowed)]);
+    for second in 1..100 {
+        a.0.tick(at(f64::from(second)));
+    }
+    assert_eq!(a.does(), [], "another holds it: the slot stays empty");
+    assert!(a.0.why_not().contains("another node still holds"));
+    a.0.won(at(100.0), token(5));
+    assert_eq!(a.does(), [Start(token(5)), Stand(Out)]);
+}
+
+#[test]
+fn on_lost_stops_entity() {
+    let mut a = Test::new("a", LEASE);
+    a.view(0.0, "a b");
+    a.0.won(at(1.0), token(5));
+    a.does();
+    a.0.lost(at(9.0), Loss::Expired);
+    assert_eq!(a.does(), [Stop(StopReason::LeaseLost(Loss::Expired))], "at once");
+    a.0.tick(at(10.0));
+    assert_eq!(a.does(), [], "nothing is given back before it has ended");
+    a.0.ended(at(11.0));
+    assert_eq!(a.does(), [Release]);
+    a.0.released(at(11.1));
+    // The store did not answer it: others may, so it only looks until it does.
+    assert_eq!(a.does(), [Stand(Observing)]);
+    a.0.store(at(12.0), true);
+    assert_eq!(a.does(), [Stand(Allowed)]);
+}
+
+#[test]
+fn release_on_leave() {
+    let mut a = Test::new("a", LEASE);
+    a.view(0.0, "a b");
+    a.0.won(at(1.0), token(5));
+    a.view(2.0, "a* b");
+    a.0.leave(at(2.0));
+    assert_eq!(a.does(), [Stop(StopReason::Leaving)]);
+    a.0.ended(at(4.0));
+    assert_eq!(a.does(), [Release]);
+    a.0.released(at(4.1));
+    let told = Tell(node("b"), Word::HandedOver { token: token(5) });
+    let all = a.all();
+    let place = |effect: &Effect| all.iter().position(|it| it == effect).unwrap();
+    assert!(place(&told) < place(&Over), "the successor is told before the node goes: {all:?}");
+    a.0.won(at(5.0), token(9));
+    assert_eq!(a.does(), [Release], "it is over");
+}
+
+#[test]
+fn retry_interval() {
+    let mut a = Test::new("a", LEASE);
+    a.view(0.0, "a b");
+    a.0.refused(at(1.0));
+    assert_eq!(a.0.next_wake(), at(2.0), "says that it is unable");
+    a.does();
+    a.0.tick(at(5.9));
+    assert_eq!(a.does(), []);
+    a.0.tick(at(6.0));
+    assert_eq!(a.does(), [Stand(Allowed)]);
+}
+
+#[test]
+fn no_lease_path() {
+    let (mut a, mut b) = (Test::new("a", false), Test::new("b", false));
+    assert_eq!(a.view(0.0, "a b"), [Start(token(1))], "the oldest, at once");
+    assert_eq!(b.view(0.0, "a b"), []);
+    assert_eq!(b.view(1.0, "a- b"), [], "unreachable is not gone");
+    assert_eq!(b.view(2.0, "a! b"), []);
+    assert_eq!(b.view(3.0, "_ b"), []);
+    assert_eq!(b.0.next_wake(), at(23.0));
+    b.0.tick(at(22.9));
+    assert_eq!(b.does(), []);
+    b.0.tick(at(23.0));
+    assert_eq!(b.does(), [Start(token(2))], "removed, and the margin is over");
+}
+
+#[test]
+fn no_lease_hand_over() {
+    let (mut a, mut c) = (Test::new("a", false), Test::new("c", false));
+    a.view(0.0, "a b c");
+    c.view(0.0, "a b c");
+    assert_eq!(c.view(1.0, "a* b* c"), []);
+    c.0.heard(at(1.5), &node("b"), &Word::HandedOver { token: Token::default() });
+    assert_eq!(c.does(), [], "b has stopped, a has not");
+    a.view(1.0, "a* b* c");
+    a.0.leave(at(2.0));
+    assert_eq!(a.does(), [Stop(StopReason::Leaving)]);
+    a.0.ended(at(4.0));
+    assert_eq!(a.does(), [Over]);
+    c.0.heard(at(4.0), &node("a"), &Word::HandedOver { token: token(1) });
+    assert_eq!(c.does(), [Start(token(3))]);
+}
+
+#[test]
+fn no_lease_one_who_leaves_waits_for_whom_it_waited() {
+    let mut b = Test::new("b", false);
+    b.view(0.0, "a b c");
+    b.view(5.0, "_ b c");
+    b.view(6.0, "_ b* c");
+    b.0.leave(at(6.0));
+    assert_eq!(b.does(), [], "c does not know of a");
+    b.0.tick(at(25.0));
+    assert_eq!(b.does(), [Over]);
+}
+
+#[test]
+fn the_candidate_contends() {
+    let mut b = Test::new("b", LEASE);
+    assert_eq!(b.view(0.0, "a b c"), [Stand(Observing)]);
+    assert_eq!(b.view(1.0, "a- b c"), [Stand(Allowed)], "a is unreachable");
+    assert_eq!(b.view(2.0, "a b c"), [Stand(Observing)]);
+    b.0.heard(at(3.0), &node("a"), &Word::State { hosting: None, able: false });
+    assert_eq!(b.does(), [Stand(Allowed)], "a is unable");
+    let mut e = Test::new("e", LEASE);
+    assert_eq!(e.view(0.0, "a b c d e"), [], "only a few observe");
+}
+
+#[test]
+fn handed_back_when_the_older_one_stays() {
+    let mut b = Test::new("b", LEASE);
+    b.view(0.0, "a- b");
+    b.0.won(at(1.0), token(5));
+    b.view(2.0, "a b");
+    b.0.tick(at(8.0));
+    b.view(8.0, "a- b");
+    b.view(9.0, "a b");
+    b.does();
+    b.0.tick(at(18.9));
+    assert_eq!(b.does(), [], "it was away again");
+    b.0.tick(at(19.0));
+    assert_eq!(b.does(), [Stop(StopReason::HandOver(node("a")))]);
+    b.0.ended(at(19.5));
+    assert_eq!(b.does(), [Release]);
+    b.0.released(at(19.6));
+    assert_eq!(b.does(), [Stand(Observing)]);
+}
+
+#[test]
+fn a_late_hand_over_does_nothing() {
+    let mut b = Test::new("b", LEASE);
+    b.view(0.0, "a b");
+    b.0.heard(at(1.0), &node("z"), &Word::State { hosting: Some(token(8)), able: true });
+    b.0.heard(at(2.0), &node("a"), &Word::HandedOver { token: token(5) });
+    assert_eq!(b.does(), []);
+    b.0.heard(at(3.0), &node("z"), &Word::HandedOver { token: token(8) });
+    assert_eq!(b.does(), [Look]);
+}
+
+#[test]
+fn a_failing_singleton_is_tried_elsewhere() {
+    let mut a = Test::new("a", LEASE);
+    a.view(0.0, "a b");
+    a.0.won(at(0.0), token(5));
+    a.does();
+    let mut now = 0.0;
+    for pause in [1.0, 2.0, 4.0, 8.0] {
+        a.0.ended(at(now));
+        assert_eq!(a.does(), [], "under the same tenure");
+        now += pause;
+        assert_eq!(a.0.next_wake().since(at(now)), Duration::ZERO);
+        a.0.tick(at(now));
+        assert_eq!(a.does(), [Start(token(5))]);
+    }
+    a.0.ended(at(now));
+    assert_eq!(a.does(), [Release]);
+    a.0.released(at(now));
+    let unable = Tell(node("b"), Word::State { hosting: None, able: false });
+    let all = a.all();
+    assert!(all.contains(&unable), "{all:?}");
+    assert!(all.contains(&Stand(Observing)), "{all:?}");
+    a.0.tick(at(now + 30.0));
+    assert_eq!(a.does(), [Stand(Allowed)]);
+}
+
+#[test]
+fn downed_stops_then_releases() {
+    let mut a = Test::new("a", LEASE);
+    a.view(0.0, "a b");
+    a.0.won(at(1.0), token(5));
+    a.does();
+    assert_eq!(a.view(2.0, "a! b"), [Stop(StopReason::OutOfCluster)]);
+    a.0.out(at(2.1));
+    assert_eq!(a.does(), []);
+    a.0.ended(at(4.0));
+    assert_eq!(a.does(), [Release]);
+    a.0.released(at(4.0));
+    assert_eq!(a.does(), [Over]);
+}
+
+#[test]
+fn spread_is_spread() {
+    let names = ["a", "b", "c", "d", "e"];
+    let mut counts = BTreeMap::<String, u32>::new();
+    for singleton in 0..1000 {
+        let settings = Settings { placement: Placement::Spread, ..Settings::default() };
+        let name = format!("job-{singleton}");
+        let mut manager = Manager::new(node("a"), &name, LEASE, settings, at(0.0));
+        manager.view(at(0.0), &view(&names.join(" ")));
+        *counts.entry(manager.candidate().unwrap().address.to_string()).or_default() += 1;
+    }
+    assert_eq!(counts.len(), 6);
+    assert!(counts.values().all(|count| (100..250).contains(count)), "{counts:?}");
+}

@@ -1,0 +1,209 @@
+//! What becomes of a cluster in splits of every kind, strategy by strategy: counts, printed as the
+//! table of docs/downing.md.
+//!
+//! ```text
+//! TENURE_SIM_SEEDS=1000 cargo test --release -p tenure-testkit --test downing_compared -- --nocapture
+//! ```
+
+use std::time::Duration;
+
+use tenure_cluster::downing::{
+    KeepMajority, KeepOldest, LeaseMajority, Mode, StaticQuorum, Strategy,
+};
+use tenure_testkit::sim::Random;
+use tenure_testkit::sim::cluster::{Sim, SimSettings};
+
+fn seeds() -> u64 {
+    std::env::var("TENURE_SIM_SEEDS").map_or(30, |count| count.parse().expect("a number of seeds"))
+}
+
+/// How the network falls apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Into two, and stays so.
+    TwoSides,
+    /// Into three, and stays so.
+    ThreeSides,
+    /// Some links are cut, each both ways.
+    SomeLinks,
+    /// Some links are cut, each in one direction.
+    OneWay,
+    /// Into two, and one node after another moves to the other side, about when a decision is made.
+    Shifting,
+    /// Into two, and every few seconds into two others.
+    Flapping,
+    /// Into two, just when somebody joins or leaves.
+    Changing,
+}
+
+impl Kind {
+    const ALL: [(&'static str, Self); 7] = [
+        ("two sides", Self::TwoSides),
+        ("three sides", Self::ThreeSides),
+        ("some links", Self::SomeLinks),
+        ("one way", Self::OneWay),
+        ("shifting", Self::Shifting),
+        ("flapping", Self::Flapping),
+        ("changing", Self::Changing),
+    ];
+
+    fn play(self, sim: &mut Sim, nodes: usize, random: &mut Random) {
+        match self {
+            Self::TwoSides => into(2, sim, nodes, random),
+            Self::ThreeSides => into(3, sim, nodes, random),
+            Self::SomeLinks | Self::OneWay => links(sim, nodes, self == Self::OneWay, random),
+            Self::Changing => {
+                match random.percent(50) {
+                    true => sim.leave(random.within(0..nodes as u64 - 1) as usize),
+                    false => sim.start(nodes),
+                }
+                sim.run_for(random.up_to(Duration::from_secs(2)));
+                into(2, sim, nodes + 1, random);
+            }
+            Self::Shifting => {
+                let mut sides = divide(2, nodes, random);
+                for _ in 0..SHIFTS {
+                    sim.mend_all();
+                    cut(sim, &sides);
+                    // It takes some 4.5 s to notice and at least 3 s to be sure.
+                    pass(sim, Duration::from_millis(random.within(7_000..10_000)));
+                    let node = random.within(0..nodes as u64) as usize;
+                    sides[node] = 1 - sides[node];
+                }
+            }
+            Self::Flapping => {
+                for _ in 0..FLAPS {
+                    sim.mend_all();
+                    into(2, sim, nodes, random);
+                    pass(sim, Duration::from_millis(random.within(500..6_000)));
+                }
+            }
+        }
+        pass(sim, SETTLED);
+    }
+}
+
+fn into(count: usize, sim: &mut Sim, nodes: usize, random: &mut Random) {
+    cut(sim, &divide(count, nodes, random));
+}
+
+/// On which of so many sides each node is; none is empty.
+fn divide(count: usize, nodes: usize, random: &mut Random) -> Vec<usize> {
+    loop {
+        let sides: Vec<usize> =
+            (0..nodes).map(|_| random.within(0..count as u64) as usize).collect();
+        if (0..count).all(|side| sides.contains(&side)) {
+            return sides;
+        }
+    }
+}
+
+fn cut(sim: &mut Sim, sides: &[usize]) {
+    for (one, side) in sides.iter().enumerate() {
+        for other in (0..one).filter(|other| sides[*other] != *side) {
+            sim.partition(&[one], &[other]);
+        }
+    }
+}
+
+fn links(sim: &mut Sim, nodes: usize, one_way: bool, random: &mut Random) {
+    let share = random.within(10..60);
+    for one in 0..nodes {
+        for other in (0..nodes).filter(|other| one_way && *other != one || *other < one) {
+            if random.percent(share) {
+                match one_way {
+                    true => sim.partition_one_way(&[one], &[other]),
+                    false => sim.partition(&[one], &[other]),
+                }
+            }
+        }
+    }
+}
+
+fn pass(sim: &mut Sim, time: Duration) {
+    let end = sim.elapsed() + time;
+    while sim.elapsed() < end {
+        sim.run_for(LOOK);
+        sim.look();
+    }
+}
+
+/// How often each thing came of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    /// One side goes on, and the others have ended.
+    one: u64,
+    /// Two sides went on without each other, at any time.
+    two: u64,
+    /// Everybody has ended.
+    nobody: u64,
+    /// A side has not decided, and waits for an operator.
+    waits: u64,
+}
+
+impl Counts {
+    fn add(&mut self, sim: &Sim) {
+        let views = || sim.running().filter_map(|node| sim.view(node));
+        let doubled = sim.violations().iter().any(|found| found.invariant == "one side survives");
+        let count = if doubled {
+            &mut self.two
+        } else if views().count() == 0 {
+            &mut self.nobody
+        } else if views().any(|view| view.observations().next().is_some()) {
+            &mut self.waits
+        } else {
+            &mut self.one
+        };
+        *count += 1;
+    }
+}
+
+fn run(seed: u64, strategy: &Strategy, kind: Kind, nodes: usize) -> Sim {
+    let downing = Some(strategy.clone());
+    let mut sim = Sim::new(seed, SimSettings { downing, ..SimSettings::nodes(nodes + 1) });
+    let mut random = Random::new(seed ^ 0x6b69_6e64);
+    (0..nodes).for_each(|node| sim.start(node));
+    assert!(sim.run_until(Duration::from_secs(20), Sim::agrees).is_some(), "seed {seed}");
+    // Until everybody knows that all have seen who is there.
+    sim.run_for(Duration::from_secs(10));
+    kind.play(&mut sim, nodes, &mut random);
+    sim
+}
+
+/// With nodes that are full members of a cluster of this size.
+fn strategies(nodes: usize) -> [(&'static str, Strategy); 5] {
+    let lease = |mode| Strategy::LeaseMajority(LeaseMajority { mode, ..LeaseMajority::default() });
+    [
+        ("lease-majority, always", lease(Mode::Always)),
+        ("lease-majority, ties", lease(Mode::Ties)),
+        ("keep-majority", Strategy::KeepMajority(KeepMajority::default())),
+        ("static-quorum", Strategy::StaticQuorum(StaticQuorum::new(nodes / 2 + 1))),
+        ("keep-oldest", Strategy::KeepOldest(KeepOldest::default())),
+    ]
+}
+
+#[test]
+fn what_comes_of_splits() {
+    println!("of {} runs: one side / two / nobody / waits", seeds());
+    for (kind_name, kind) in Kind::ALL {
+        let mut all = [("", Counts::default()); 5];
+        for seed in 0..seeds() {
+            let nodes = [4, 5, 9][seed as usize % 3];
+            for (which, (name, strategy)) in strategies(nodes).iter().enumerate() {
+                all[which].0 = name;
+                all[which].1.add(&run(seed, strategy, kind, nodes));
+            }
+        }
+        for (name, Counts { one, two, nobody, waits }) in all {
+            println!("{kind_name:12} {name:24} {one:6} {two:6} {nobody:6} {waits:6}");
+            let promised = kind == Kind::TwoSides || name == "lease-majority, always";
+            assert!(!promised || two == 0, "{name}, {kind_name}: {two} times two sides");
+        }
+    }
+}
+
+const SHIFTS: usize = 4;
+const FLAPS: usize = 12;
+const LOOK: Duration = Duration::from_millis(200);
+/// Long after every decision is made.
+const SETTLED: Duration = Duration::from_secs(60);
