@@ -58,7 +58,12 @@ fn with_sessions_a_shard_is_never_in_two_places() {
     let seeds = seeds(40);
     let Campaign { failed, coverage, .. } = campaign(Setup::Sessions, seeds);
     println!("{coverage:#?}");
-    assert!(failed.is_empty(), "{} of {seeds}: {:#?}", failed.len(), &failed[..failed.len().min(5)]);
+    assert!(
+        failed.is_empty(),
+        "{} of {seeds}: {:#?}",
+        failed.len(),
+        &failed[..failed.len().min(5)]
+    );
     let unmet: Vec<_> = COVERAGE.iter().filter(|what| !coverage.contains_key(*what)).collect();
     assert!(seeds < 1000 || unmet.is_empty(), "not met: {unmet:?}");
 }
@@ -67,14 +72,24 @@ fn with_sessions_a_shard_is_never_in_two_places() {
 fn with_a_lease_no_acknowledged_write_is_lost() {
     let seeds = seeds(40);
     let Campaign { failed, .. } = campaign(Setup::Lease, seeds);
-    assert!(failed.is_empty(), "{} of {seeds}: {:#?}", failed.len(), &failed[..failed.len().min(5)]);
+    assert!(
+        failed.is_empty(),
+        "{} of {seeds}: {:#?}",
+        failed.len(),
+        &failed[..failed.len().min(5)]
+    );
 }
 
 #[test]
 fn without_a_lease_shards_are_served_again() {
     let seeds = seeds(40);
     let Campaign { failed, .. } = campaign(Setup::Gossip, seeds);
-    assert!(failed.is_empty(), "{} of {seeds}: {:#?}", failed.len(), &failed[..failed.len().min(5)]);
+    assert!(
+        failed.is_empty(),
+        "{} of {seeds}: {:#?}",
+        failed.len(),
+        &failed[..failed.len().min(5)]
+    );
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::{Host, Shard};
 impl<M> Region<M> {
     pub(super) fn receive_greeting(&mut self, from: &Node, term: u64, digest: Option<u64>) {
         let known = self.registered.as_ref();
+        let is_first = known.is_none();
         let is_new = match known {
             None => true,
             Some((registered, node)) if term == *registered => {
@@ -29,6 +30,11 @@ impl<M> Region<M> {
         let own = message::digest(host.as_ref(), self.shards());
         if is_new || digest != Some(own) {
             self.report();
+        }
+        if is_first {
+            // So that messages find their way, too, while nobody coordinates.
+            let all = (0..self.settings.shards).map(Shard).collect();
+            self.tell(Message::Where(all));
         }
         if is_new && !self.buffers.is_empty() {
             // Whoever was asked before may be gone.

@@ -103,6 +103,11 @@ fn ask() -> Effect<&'static str> {
     Effect::Send(node(0), Message::Where(vec![S]))
 }
 
+/// What a region asks that knows nothing.
+fn ask_all() -> Effect<&'static str> {
+    Effect::Send(node(0), Message::Where((0..8).map(Shard).collect()))
+}
+
 fn deliver(message: &'static str, step: u64) -> Effect<&'static str> {
     Effect::Deliver { shard: S, token: Token::new(5, step), message }
 }
@@ -187,7 +192,7 @@ fn no_session_no_shards() {
     let settings = Settings::new(Setup::Sessions, 8);
     let mut bench = Bench { region: Region::new(node(1), settings, true), now: at(1) };
     let report = Message::Report { term: 5, host: None, shards: vec![] };
-    assert_eq!(bench.greet(0, 5), [Effect::Send(node(0), report)]);
+    assert_eq!(bench.greet(0, 5), [Effect::Send(node(0), report), ask_all()]);
     let directive = directive(host(1, 1), 5, 1);
     let other = [refused(0, Refusal::OtherSession)];
     assert_eq!(bench.receive(0, Message::Allocate(directive)), other);
@@ -329,7 +334,7 @@ fn a_proxy_hosts_nothing_and_finds_everything() {
     let mut bench = Bench { region: Region::new(node(1), settings, false), now: at(1) };
     bench.region.reachable((0..3).map(node).collect(), bench.now);
     let report = Message::Report { term: 5, host: None, shards: vec![] };
-    assert_eq!(bench.greet(0, 5), [Effect::Send(node(0), report)]);
+    assert_eq!(bench.greet(0, 5), [Effect::Send(node(0), report), ask_all()]);
     assert_eq!(bench.send("a"), [ask()]);
     assert_eq!(bench.home(2, 1), [forward(2, "a")]);
 }

@@ -17,6 +17,7 @@ mod invariants;
 mod keepers;
 mod look;
 mod queue;
+pub mod scenario;
 mod shell;
 mod world;
 

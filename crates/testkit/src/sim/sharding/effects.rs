@@ -235,8 +235,9 @@ impl World {
     }
 
     fn ask_database(&mut self, id: u64, op: Op) {
-        // Now and then something is on its way for long.
-        let takes = match self.random.within(0..100) < 2 {
+        // Now and then a write is on its way for long.
+        let is_write = op.kind != Kind::Open;
+        let takes = match is_write && self.random.within(0..100) < 2 {
             true => self.random.up_to(LONGEST_WRITE),
             false => self.random.up_to(Duration::from_millis(20)),
         };
