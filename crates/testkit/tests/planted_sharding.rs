@@ -9,14 +9,14 @@ use tenure_testkit::sim::sharding::{Plan, run};
 const RULES: [(Rule, u64); 10] = [
     (Rule::UnreportedIsTaken, 0),
     (Rule::WholeRosterFirst, 0),
-    (Rule::TokensMustBeAbove, 0),
+    (Rule::TokensMustBeAbove, 30),
     (Rule::OnlySessionsFree, 0),
-    (Rule::AnswersNameTheAllocation, 0),
+    (Rule::AnswersNameTheAllocation, 22),
     (Rule::FenceWithTheShardsToken, 0),
     (Rule::OnlyWithTheLease, 0),
-    (Rule::DirectivesNameTheSession, 0),
-    (Rule::RosterBeforeDirective, 0),
-    (Rule::OnlyTheRegisteredIsObeyed, 0),
+    (Rule::DirectivesNameTheSession, 15),
+    (Rule::RosterBeforeDirective, 322),
+    (Rule::OnlyTheRegisteredIsObeyed, 1),
 ];
 
 /// What the absence of a rule leads to at this seed, if it shows.
@@ -24,7 +24,10 @@ fn violation(seed: u64, without: Option<Rule>) -> Option<String> {
     let plan = Plan::of(seed, Setup::Sessions);
     let sharding = Settings { without, ..plan.sharding.clone() };
     let outcome = run(seed, &Plan { sharding, ..plan });
-    outcome.violations.first().map(|violation| violation.invariant.to_owned())
+    // That shards are served late is no proof: a schedule may just have been unlucky.
+    let is_safety = |invariant: &&str| !invariant.starts_with("every shard");
+    let mut found = outcome.violations.iter().map(|violation| violation.invariant);
+    found.find(is_safety).map(str::to_owned)
 }
 
 #[test]
@@ -36,7 +39,8 @@ fn each_is_found_from_its_seed() {
     }
 }
 
-/// `TENURE_SIM_SEEDS` says how many seeds a search may take, `TENURE_RULE` which rule to leave out.
+/// `TENURE_SIM_SEEDS` says how many seeds a search may take, `TENURE_RULE` which rule to leave out,
+/// `TENURE_SEED` where to begin.
 #[test]
 #[ignore = "takes minutes"]
 fn each_is_found_from_scratch() {
@@ -48,7 +52,8 @@ fn each_is_found_from_scratch() {
         if only.as_ref().is_some_and(|only| *only != format!("{rule:?}")) {
             continue;
         }
-        let found = (0..seeds).find_map(|seed| Some((seed, violation(seed, Some(rule))?)));
+        let from = std::env::var("TENURE_SEED").map_or(0, |seed| seed.parse().expect("a seed"));
+        let found = (from..seeds).find_map(|seed| Some((seed, violation(seed, Some(rule))?)));
         println!("{rule:?}: {found:?}");
         if found.is_none() {
             missed.push(rule);

@@ -400,6 +400,7 @@ impl Campaign<'_> {
             if world.elapsed() - began > OPERATOR {
                 world.meet("waited for an operator");
                 world.down_the_dead();
+                world.restart_smaller_sides();
             }
             self.pass(world, Duration::from_secs(1));
         }
@@ -440,7 +441,8 @@ impl Campaign<'_> {
 const MOST_STEPS: u64 = 20_000_000;
 /// How often everybody is looked at.
 const LOOK: Duration = Duration::from_millis(250);
-/// After this time an operator declares those down whose processes are gone.
+/// After this time an operator declares those down whose processes are gone, and restarts what
+/// survived besides a larger side.
 const OPERATOR: Duration = Duration::from_secs(60);
 /// Within this time after the last fault every shard must be served.
 const RECOVERY: Duration = Duration::from_secs(120);

@@ -108,6 +108,20 @@ impl World {
         }
     }
 
+    /// Where two sides of a split have survived, an operator restarts the smaller: neither of them
+    /// knows of the other any more.
+    pub fn restart_smaller_sides(&mut self) {
+        let size = |world: &Self, place| world.sim.view(place).map_or(0, |it| it.members().len());
+        let running: Vec<usize> = self.sim.running().collect();
+        let largest = running.iter().map(|place| size(self, *place)).max().unwrap_or_default();
+        for place in running {
+            if self.sim.view(place).is_some() && size(self, place) < largest {
+                self.meet("two sides survived");
+                self.restart(place);
+            }
+        }
+    }
+
     /// The places whose coordinators believe that they are active.
     pub fn coordinators(&mut self) -> BTreeSet<usize> {
         let now = self.sim.now();

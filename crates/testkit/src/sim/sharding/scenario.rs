@@ -180,7 +180,7 @@ fn places(world: &mut World) -> String {
         world.coordinators().into_iter().map(|place| format!("n{place}")).collect();
     let mut lines = vec![match coordinators.is_empty() {
         true => "nobody coordinates".to_owned(),
-        false => format!("{} coordinates", coordinators.join(" and ")),
+        false => format!("coordinates: {}", coordinators.join(" ")),
     }];
     let mut active: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for shell in world.shells.values() {
