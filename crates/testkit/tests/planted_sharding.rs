@@ -8,7 +8,7 @@ use tenure_testkit::sim::sharding::{Plan, run};
 /// Every rule, and the first seed at which its absence was found.
 const RULES: [(Rule, u64); 10] = [
     (Rule::UnreportedIsTaken, 0),
-    (Rule::WholeRosterFirst, 0),
+    (Rule::WholeRosterFirst, 4600),
     (Rule::TokensMustBeAbove, 30),
     (Rule::OnlySessionsFree, 0),
     (Rule::AnswersNameTheAllocation, 22),
