@@ -53,7 +53,7 @@ impl World {
         };
         Self {
             sim: Sim::new(seed, SimSettings { hosts: true, ..cluster }),
-            random: Random::new(seed ^ 0x7368_6172_64),
+            random: Random::new(seed ^ 0x0073_6861_7264),
             queue: Queue::default(),
             shells: BTreeMap::new(),
             records,
