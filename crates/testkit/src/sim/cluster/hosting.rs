@@ -28,7 +28,7 @@ impl Sim {
     }
 
     /// Nothing happens until then.
-    pub(in crate::sim) fn advance(&mut self, now: Moment) {
+    pub(in crate::sim) fn advance_to(&mut self, now: Moment) {
         self.now = self.now.max(now);
     }
 

@@ -90,12 +90,12 @@ impl World {
                 },
                 _ => {
                     let Some((at, what)) = self.queue.pop() else { break };
-                    self.sim.advance(at);
+                    self.sim.advance_to(at);
                     self.happen(what);
                 }
             }
         }
-        self.sim.advance(end);
+        self.sim.advance_to(end);
     }
 
     /// Lets time pass until this holds, and returns how much; `None` if it did not in that time.
