@@ -135,6 +135,7 @@ impl Counts {
     fn add(&mut self, sim: &Sim) {
         let views = || sim.running().filter_map(|node| sim.view(node));
         let doubled = sim.violations().iter().any(|found| found.invariant == "one side survives");
+        assert!(doubled || sim.violations().is_empty(), "{:?}", sim.violations());
         let count = if doubled {
             &mut self.two
         } else if views().count() == 0 {

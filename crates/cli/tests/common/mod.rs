@@ -2,7 +2,7 @@
 #![allow(dead_code, clippy::disallowed_methods)]
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -47,9 +47,21 @@ impl Drop for Dir {
 }
 
 /// The program under test.
+#[allow(unsafe_code)]
 pub(crate) fn tenure() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
     command.env_remove("RUST_LOG").env_remove("TENURE_LEASE").stdin(Stdio::null());
+    // Whatever runs the tests may have been started with signals ignored, as shells do in the
+    // background; the program would respect that.
+    let heed = || {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: it may be called between fork and exec.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: it calls nothing else.
+    unsafe { command.pre_exec(heed) };
     command
 }
 
