@@ -131,7 +131,8 @@ async fn a_lease_in_a_directory_is_taken_when_its_ttl_is_over() {
         heir: Faults::new(Arc::clone(second.backend())),
     };
     pair.lease_succeeds(Duration::ZERO).await;
-    std::fs::remove_dir_all(directory).unwrap();
+    // Its holder may still be writing into it; what is left over is in the directory for temporary files.
+    let _ = std::fs::remove_dir_all(directory);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! How long a decision takes, from a view as a node has it, in time of the processor.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use tenure_cluster::downing::{
     Converged, DownAll, KeepMajority, KeepOldest, KeepReferee, LeaseMajority, Situation,
     StaticQuorum, Strategy,
 };
-use tenure_cluster::view::{Row, Verdict};
 use tenure_cluster::{Address, Incarnation, Member, Node, Roles, Status, View};
 
 use super::cpu;
@@ -86,21 +85,13 @@ fn belief(in_touch: impl Fn(usize) -> bool, cut: impl Fn(usize, usize) -> bool) 
         up_number: number as u64 + 1,
         roles: roles.clone(),
     };
-    let members: BTreeMap<Node, Member> =
-        (0..MEMBERS).map(|number| (node(number), member(number))).collect();
+    let members = (0..MEMBERS).map(|number| (node(number), member(number)));
+    let touched = || (0..MEMBERS).filter(|number| in_touch(*number));
     // Each watches the next nine.
-    let row = |number: usize| {
-        let watched = (1..=WATCHED).map(|step| (number + step) % MEMBERS);
-        let unreachable = watched.filter(|other| cut(number, *other)).map(node).collect();
-        Row { version: 1, unreachable: Arc::new(unreachable) }
-    };
-    let rows: BTreeMap<Node, Row> =
-        (0..MEMBERS).filter(|one| in_touch(*one)).map(|one| (node(one), row(one))).collect();
-    let seen = (0..MEMBERS).filter(|number| in_touch(*number)).map(node).collect();
-    let parts = (1_u64, MEMBERS as u64, 0_u64, Verdict::default(), members, rows);
-    // As it travels between nodes; they are our own types.
-    let bytes = postcard::to_stdvec(&parts).expect("a view can be written");
-    let view: View = postcard::from_bytes(&bytes).expect("what was written can be read");
+    let watched = |one: usize| (1..=WATCHED).map(move |step| (one, (one + step) % MEMBERS));
+    let cuts = touched().flat_map(watched).filter(|(one, other)| cut(*one, *other));
+    let view = View::of(members, cuts.map(|(one, other)| (node(one), node(other))));
+    let seen = touched().map(node).collect();
     let converged = Arc::new(Converged::of(&view));
     Belief { me: node(0), view, seen, converged }
 }
