@@ -30,6 +30,7 @@ async fn told_asked_and_sent_reliably_from_anywhere() {
         for id in 0..20 {
             let cart = from.entity(&format!("{place}-{id}"));
             cart.tell(Message::Add(1)).await.unwrap();
+            assert_eq!(cart.ask(All).within(LONG).await.unwrap(), [1]);
             let reliable = cart.reliable("test").unwrap();
             let number = reliable.send(Message::Add(2)).await.unwrap();
             soon(reliable.done(number)).await.unwrap();
@@ -100,8 +101,10 @@ async fn order_holds_and_nothing_is_lost_while_shards_move() {
         for id in 0..40 {
             let id = format!("{sender}-{id}");
             until("the last", || world.book.received(&id).last() == Some(&last)).await;
-            let expected: Vec<u64> = (1..=last).collect();
-            assert_eq!(world.book.received(&id), expected, "{id}");
+            let received = world.book.received(&id);
+            // Those that are not one after the one before.
+            let odd: Vec<_> = received.windows(2).filter(|it| it[1] != it[0] + 1).collect();
+            assert!(odd.is_empty() && received[0] == 1, "{id}: {odd:?}");
         }
     }
     println!("{} messages told", told.load(SeqCst));

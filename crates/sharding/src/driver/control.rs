@@ -52,7 +52,9 @@ pub(crate) fn start<E: Entity>(
     let mut kinds = kinds.0.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = kinds.get(&start.kind).and_then(Weak::upgrade) {
         return match (make, known.downcast::<Shared<E::Message>>()) {
-            (None, Ok(shared)) => Ok(Sharding { shared }),
+            (None, Ok(shared)) if shared.settings.shards == start.settings.shards => {
+                Ok(Sharding { shared })
+            }
             _ => Err(StartError::Started(start.kind)),
         };
     }
@@ -75,7 +77,7 @@ fn begin<E: Entity>(
     let (control, events) = mpsc::channel(EVENTS);
     let shared = Arc::new(Shared {
         routes: Routes::new(settings.shards),
-        status: Mutex::default(),
+        status: Mutex::new(Arc::new(Status { shards: settings.shards, ..Status::default() })),
         control: control.clone(),
         cluster: cluster.clone(),
         kind,
@@ -216,7 +218,8 @@ impl<M: Message> Control<M> {
         loop {
             self.attend();
             let mut holding = self.guard.holding();
-            let idle = self.shards.is_empty() && !*holding.borrow_and_update();
+            let holds = *holding.borrow_and_update();
+            let idle = self.shards.is_empty() && !holds;
             let ended = self.is_gone();
             if self.handed_over && idle {
                 self.over.send_replace(true); // What still comes is sent back, until it is gone.

@@ -396,8 +396,10 @@ impl<M: Message> Control<M> {
 
     /// A message could not be sent: tells whoever sent it.
     fn fail(&mut self, parcel: Parcel<M>, why: &Unroutable) {
-        match parcel.what {
-            What::Tell(_) => refuse(&self.shared, parcel.from, Reply::nobody(), lost(why)),
+        let Parcel { from, what, ticket, .. } = parcel;
+        drop(ticket); // Before its sender hears of it.
+        match what {
+            What::Tell(_) => refuse(&self.shared, from, Reply::nobody(), lost(why)),
             What::Turn(grant) => drop(grant.send(Err(not_done(why)))),
         }
     }

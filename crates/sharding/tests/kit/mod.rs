@@ -29,6 +29,10 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new(count: usize) -> Self {
+        if std::env::var_os("TENURE_LOG").is_some() {
+            let log = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
+            let _ = log.with_test_writer().try_init(); // Another test may have.
+        }
         let records = MemoryStore::default();
         let store = Store::new(records.clone());
         let mut world = Self { records, store, clusters: Vec::new(), book: Arc::default() };
