@@ -218,7 +218,8 @@ impl<M: Message> Control<M> {
                     let bytes = size(&message);
                     let sender = from.clone();
                     let what = What::Tell(message);
-                    let message = Parcel { id, from: sender, what, ticket: None };
+                    let ticket = Some(self.shared.routes.issue(shard));
+                    let message = Parcel { id, from: sender, what, ticket };
                     left.push(Leftover { from, message, bytes });
                 }
                 // Whoever asked asks again, where the shard is by then.
@@ -286,7 +287,8 @@ impl<M: Message> Control<M> {
             Event::Forwarded { from, parcel, .. } => {
                 self.region.forwarded(&from, shard, parcel, now);
             }
-            Event::Returned { from, parcel, bytes, .. } => {
+            Event::Returned { from, mut parcel, bytes, .. } => {
+                parcel.ticket.get_or_insert_with(|| self.shared.routes.issue(shard));
                 self.region.returned(&from, shard, parcel, bytes, now);
             }
             Event::Mark { from, .. } => self.region.mark(&from, shard),

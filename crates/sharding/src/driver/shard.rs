@@ -118,7 +118,8 @@ pub(super) async fn run<E: Entity>(
         }
     };
     items.close();
-    while let Ok(item) = items.try_recv() {
+    // Whoever was let in before may still be putting it down.
+    while let Some(item) = items.recv().await {
         batch.push(item);
     }
     task.stop(order, batch).await
