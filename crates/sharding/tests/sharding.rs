@@ -66,7 +66,8 @@ async fn release_on_leave() {
     soon(leaving.leave()).await;
     let stops = world.book.stops.lock().unwrap().clone();
     assert!(!stops.is_empty());
-    let expected = |reason: &StopReason| matches!(reason, StopReason::Leaving | StopReason::HandOff);
+    let expected =
+        |reason: &StopReason| matches!(reason, StopReason::Leaving | StopReason::HandOff);
     assert!(stops.iter().all(|(_, reason)| expected(reason)), "{stops:?}");
     placed(&carts).await;
     assert!(carts.iter().any(|it| it.status().coordinates));
@@ -112,9 +113,9 @@ async fn a_lost_session_stops_all_shards_in_time() {
     until("all to be received", all).await;
     // One that takes long, and must not.
     let there = carts[1].status().hosted;
-    let slow = (0..).map(|id| id.to_string()).find(|id| {
-        there.iter().any(|(shard, _)| *shard == tenure_sharding::shard_of(id, SHARDS))
-    });
+    let slow = (0..)
+        .map(|id| id.to_string())
+        .find(|id| there.iter().any(|(shard, _)| *shard == tenure_sharding::shard_of(id, SHARDS)));
     let slow = slow.unwrap();
     carts[1].entity(&slow).tell(Message::Sleep(60_000)).await.unwrap();
     sleep(Duration::from_millis(50)).await;

@@ -144,7 +144,10 @@ pub(super) struct Control<M: Message> {
     pub(super) stranger: Option<(Node, u32, Moment)>,
     pub(super) left: bool,
     pub(super) out: bool,
-    pub(super) handed_over: bool,
+    /// Since when it hosts nothing any more, because it leaves.
+    pub(super) handed_over: Option<Moment>,
+    /// When something last came for a shard that is not here.
+    pub(super) arrived_at: Moment,
     over: watch::Sender<bool>,
 }
 
@@ -205,7 +208,8 @@ impl<M: Message> Control<M> {
             stranger: None,
             left: false,
             out: false,
-            handed_over: false,
+            handed_over: None,
+            arrived_at: Moment::ZERO,
             over,
             shared,
         }
@@ -221,8 +225,8 @@ impl<M: Message> Control<M> {
             let holds = *holding.borrow_and_update();
             let idle = self.shards.is_empty() && !holds;
             let ended = self.is_gone();
-            if self.handed_over && idle {
-                self.over.send_replace(true); // What still comes is sent back, until it is gone.
+            if idle && self.has_handed_over() {
+                self.over.send_replace(true);
             }
             if ended && idle {
                 if self.out {
@@ -260,6 +264,21 @@ impl<M: Message> Control<M> {
         }
     }
 
+    /// Whether this node may go: others host its shards, and whatever was on its way here was sent back.
+    fn has_handed_over(&self) -> bool {
+        let Some(since) = self.handed_over else { return false };
+        let now = Moment::now();
+        let is_known = !self.region.homes().any(|(_, node)| *node == self.me);
+        let is_quiet = now >= self.arrived_at + QUIET;
+        self.is_alone() || is_known && is_quiet || now >= since + self.shared.settings.patience
+    }
+
+    /// Whether nobody else could host.
+    fn is_alone(&self) -> bool {
+        let (view, role) = (self.shared.cluster.view(), self.shared.settings.role.as_ref());
+        view.by_age(role).all(|node| *node == self.me)
+    }
+
     /// Whether this incarnation is out of the cluster.
     pub(super) fn is_gone(&self) -> bool {
         self.out || self.me != self.shared.cluster.me()
@@ -278,7 +297,7 @@ impl<M: Message> Control<M> {
         self.guarded = guarded;
         self.views = self.shared.cluster.views();
         (self.tenure, self.loss, self.stranger) = (None, None, None);
-        (self.left, self.handed_over) = (false, false);
+        (self.left, self.handed_over) = (false, None);
         self.observe.clear();
         self.take_over.clear();
         self.outboxes.clear();
@@ -300,13 +319,20 @@ impl<M: Message> Control<M> {
                 self.outboxes.retain(|node, _| view.member(node).is_some());
                 self.letters.retain(|node, _| view.member(node).is_some());
                 self.region.reachable(reachable, now);
+                if self.left && self.is_alone() {
+                    self.region.hurry(now);
+                }
             }
         }
     }
 
     fn leave(&mut self) {
+        let now = Moment::now();
         self.left = true;
-        self.region.leave(Moment::now());
+        self.region.leave(now);
+        if self.is_alone() {
+            self.region.hurry(now);
+        }
     }
 
     fn guarded(&mut self, guarded: Guarded) {
@@ -336,7 +362,8 @@ impl<M: Message> Control<M> {
             Guarded::Won(tenure) => {
                 let (term, deadline) = (tenure.token().term, tenure.deadline());
                 coordinator.won(term, tenure.note(), deadline, now);
-                self.tenure = Some(tenure);
+                // Withdrawn meanwhile, it is given back as soon as nobody keeps it.
+                self.tenure = self.guard.is_wanted().then_some(tenure);
             }
             Guarded::Lost(term) => {
                 if self.tenure.take_if(|tenure| tenure.token().term == term).is_some() {
@@ -424,7 +451,8 @@ impl<M: Message> Control<M> {
     fn next_wake(&self) -> Moment {
         let coordinator = self.coordinator.as_ref().map_or(Moment::NEVER, Coordinator::next_wake);
         let pending = self.shards.values().any(|running| !running.pending.is_empty());
-        let retry = if pending { Moment::now() + RETRY } else { Moment::NEVER };
+        let goes = self.handed_over.is_some() && !*self.over.borrow();
+        let retry = if pending || goes { Moment::now() + RETRY } else { Moment::NEVER };
         self.region.next_wake().min(coordinator).min(retry)
     }
 
@@ -452,7 +480,7 @@ impl<M: Message> Control<M> {
     }
 
     fn why_not(&self, now: Moment) -> Option<String> {
-        if self.out || self.handed_over {
+        if self.out || self.handed_over.is_some() {
             return Some("this node has left the cluster".into());
         }
         if let Some((node, shards, until)) = &self.stranger
@@ -506,7 +534,9 @@ async fn until(moment: Moment) {
 const EVENTS: usize = 1024;
 /// How many messages from other nodes wait.
 const ROOM: usize = 16 << 10;
-/// Before a shard is offered again what it had no room for.
+/// For how long nothing must have come before a node goes.
+const QUIET: std::time::Duration = std::time::Duration::from_millis(100);
+/// Before a shard is offered again what it had no room for, and the like.
 const RETRY: std::time::Duration = std::time::Duration::from_millis(1);
 /// For how many resend intervals it counts that a node has another number of shards.
 const STRANGE_FOR: u32 = 3;

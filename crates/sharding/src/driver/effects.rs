@@ -150,7 +150,7 @@ impl<M: Message> Control<M> {
                     self.guard.done_with(session, goes);
                 }
             }
-            region::Effect::HandedOver => self.handed_over = true,
+            region::Effect::HandedOver => self.handed_over = Some(Moment::now()),
         }
     }
 
@@ -279,6 +279,9 @@ impl<M: Message> Control<M> {
             }
             (event, _) => event,
         };
+        if matches!(event, Event::Forwarded { .. } | Event::Mark { .. }) {
+            self.arrived_at = now;
+        }
         match event {
             Event::Send { parcel, bytes, ack, .. } => {
                 self.region.send(shard, parcel, bytes, now);
