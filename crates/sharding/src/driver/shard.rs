@@ -66,6 +66,7 @@ pub(super) struct Task<E: Entity> {
 /// An entity's place. It is idle, at work, or waits until it may be made again.
 struct Slot<E: Entity> {
     idle: Option<Box<Cell<E>>>,
+    #[allow(clippy::box_collection, reason = "most are idle: it takes eight bytes of each")]
     mailbox: Option<Box<VecDeque<Item<E::Message>>>>,
 }
 
