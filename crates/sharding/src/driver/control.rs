@@ -139,7 +139,7 @@ pub(super) struct Control<M: Message> {
     pub(super) outboxes: HashMap<Node, Outbox<M>>,
     pub(super) letters: HashMap<Node, Sender<Letter>>,
     /// What the cores of this node say to each other.
-    pub(super) own: VecDeque<Word>,
+    pub(super) own: Vec<Word>,
     /// A node that has another number of shards, that number, and until when that counts.
     pub(super) stranger: Option<(Node, u32, Moment)>,
     pub(super) left: bool,
@@ -204,7 +204,7 @@ impl<M: Message> Control<M> {
             tasks: JoinSet::new(),
             outboxes: HashMap::new(),
             letters: HashMap::new(),
-            own: VecDeque::new(),
+            own: Vec::new(),
             stranger: None,
             left: false,
             out: false,
@@ -259,6 +259,7 @@ impl<M: Message> Control<M> {
                 },
                 Some(event) = events.recv(), if !ended => self.event(event),
                 () = routes.drained() => {}
+                () = tokio::task::yield_now(), if !self.own.is_empty() => {}
                 () = until(wake) => {}
             }
         }
@@ -300,6 +301,7 @@ impl<M: Message> Control<M> {
         (self.left, self.handed_over) = (false, None);
         self.observe.clear();
         self.take_over.clear();
+        self.own.clear();
         self.outboxes.clear();
         self.letters.clear();
         self.over.send_replace(false);

@@ -27,6 +27,11 @@ use crate::{Message as Word, Shard, StopReason, coordinator, region, telemetry};
 impl<M: Message> Control<M> {
     /// Lets the cores do whatever they can do now, and publishes what follows.
     pub(super) fn attend(&mut self) {
+        let me = self.me.clone();
+        // What they say to that comes later: they might go on for ever.
+        for word in std::mem::take(&mut self.own) {
+            self.word(&me, word);
+        }
         loop {
             let now = Moment::now();
             self.refresh(now);
@@ -43,10 +48,6 @@ impl<M: Message> Control<M> {
             let any = !orders.is_empty();
             orders.into_iter().for_each(|order| self.coordinate(order));
             let any = self.carry_out() || any;
-            let me = self.me.clone();
-            while let Some(word) = self.own.pop_front() {
-                self.word(&me, word);
-            }
             if !any {
                 break;
             }
@@ -375,7 +376,7 @@ impl<M: Message> Control<M> {
     /// To a node, this one included. It may be lost: what matters is said again.
     fn post(&mut self, to: &Node, message: Word) {
         if *to == self.me {
-            return self.own.push_back(message);
+            return self.own.push(message);
         }
         let cluster = &self.shared.cluster;
         let letters = self.letters.entry(to.clone());
