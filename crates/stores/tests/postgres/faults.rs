@@ -10,7 +10,7 @@ use tenure_lease::{Loss, Moment, Token};
 
 use super::server::cost_of_attached;
 use super::server::proxy::cut_replies;
-use super::support::{Server, block_on, name, server, server_alone, settings, within};
+use super::support::{Server, block_on, name, server, server_alone, settings};
 
 #[test]
 fn a_restart_within_the_ttl_changes_nothing() {
