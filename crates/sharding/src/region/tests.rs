@@ -354,7 +354,7 @@ fn what_a_shard_has_not_looked_at_goes_first() {
     bench.allocate(5, 1);
     bench.hand_off(5, 1);
     assert_eq!(bench.send("late"), [ask()]);
-    let leftover = |from: Option<usize>, message| Leftover {
+    let leftover = |from: Option<usize>, message: &'static str| Leftover {
         from: from.map(node),
         message,
         bytes: message.len(),
