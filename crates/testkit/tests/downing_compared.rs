@@ -135,7 +135,9 @@ impl Counts {
     fn add(&mut self, sim: &Sim) {
         let views = || sim.running().filter_map(|node| sim.view(node));
         let doubled = sim.violations().iter().any(|found| found.invariant == "one side survives");
-        assert!(doubled || sim.violations().is_empty(), "{:?}", sim.violations());
+        // Where links are cut one way, two can each count the other in, and know it of nobody else.
+        let others = || sim.violations().iter().filter(|it| it.invariant != "one of a side asks");
+        assert!(doubled || others().next().is_none(), "{:?}", sim.violations());
         let count = if doubled {
             &mut self.two
         } else if views().count() == 0 {
