@@ -8,6 +8,8 @@ mod downing;
 mod lease;
 mod samples;
 #[cfg(feature = "cluster")]
+mod sharding;
+#[cfg(feature = "cluster")]
 mod singleton;
 #[cfg(feature = "cluster")]
 mod transport;
@@ -43,6 +45,9 @@ enum Command {
     /// Talk to a singleton on another process over loopback, with mutual TLS
     #[cfg(feature = "cluster")]
     Singleton(SingletonArgs),
+    /// Talk to entities, here and on another process over loopback with mutual TLS; make many
+    #[cfg(feature = "cluster")]
+    Sharding(ShardingArgs),
 }
 
 #[cfg(feature = "cluster")]
@@ -73,6 +78,23 @@ struct SingletonArgs {
     /// How long it is told messages; it is asked for half as long
     #[arg(long, value_parser = duration::parse, default_value = "4s", value_name = "DURATION")]
     duration: Duration,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Be the other process; where to meet
+    #[arg(long, hide = true)]
+    peer: Option<std::path::PathBuf>,
+}
+
+#[cfg(feature = "cluster")]
+#[derive(clap::Args)]
+struct ShardingArgs {
+    /// How long entities are told messages, each way; they are asked for half as long
+    #[arg(long, value_parser = duration::parse, default_value = "4s", value_name = "DURATION")]
+    duration: Duration,
+    /// How many entities of this node are told messages
+    #[arg(long, default_value_t = 1000, value_name = "COUNT")]
+    entities: usize,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -119,6 +141,14 @@ pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
         Command::Singleton(args) => match args.peer {
             Some(place) => singleton::peer(&place, args.duration)?,
             None => output::print(&singleton::measure(args.duration)?, args.json)?,
+        },
+        #[cfg(feature = "cluster")]
+        Command::Sharding(args) => match args.peer {
+            Some(place) => sharding::peer(&place, args.duration)?,
+            None => {
+                let entities = args.entities.max(1);
+                output::print(&sharding::measure(args.duration, entities)?, args.json)?;
+            }
         },
     }
     Ok(ExitCode::SUCCESS)

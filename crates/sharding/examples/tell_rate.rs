@@ -57,7 +57,8 @@ impl Entity for Counter {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let count: u64 = std::env::args().nth(1).map_or(Ok(2_000_000), |text| text.parse())?;
-    let bare = bare(count).await;
+    let entities: usize = std::env::args().nth(2).map_or(Ok(1000), |text| text.parse())?;
+    let bare = bare(count, entities).await;
     println!("a bare loop: {:.2} million a second", bare / 1e6);
 
     let store = Store::new(MemoryStore::new());
@@ -72,13 +73,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .sharding("counter")
         .shards(64)
         .start(move |_| Counter { total: 0, seen: made.clone() })?;
-    let ids: Vec<_> = (0..ENTITIES).map(|id| counters.entity(&format!("entity-{id}"))).collect();
+    let ids: Vec<_> = (0..entities).map(|id| counters.entity(&format!("entity-{id}"))).collect();
     for id in &ids {
         id.ask(Total).within(Duration::from_secs(10)).await?;
     }
     let begin = Instant::now();
     for number in 0..count {
-        ids[number as usize % ENTITIES].tell(Message::Add(1)).await?;
+        ids[number as usize % entities].tell(Message::Add(1)).await?;
     }
     while seen.load(Relaxed) < count {
         tokio::task::yield_now().await;
@@ -89,7 +90,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut times = Vec::new();
     for number in 0..20_000 {
         let begin = Instant::now();
-        ids[number % ENTITIES].ask(Total).within(Duration::from_secs(10)).await?;
+        ids[number % entities].ask(Total).within(Duration::from_secs(10)).await?;
         times.push(begin.elapsed());
     }
     times.sort_unstable();
@@ -109,24 +110,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// What sharding is compared with.
-async fn bare(count: u64) -> f64 {
+async fn bare(count: u64, entities: usize) -> f64 {
     let (sender, mut receiver) = tokio::sync::mpsc::channel::<(Arc<str>, Message)>(2048);
-    let ids: Vec<Arc<str>> = (0..ENTITIES).map(|id| format!("entity-{id}").into()).collect();
+    let ids: Vec<Arc<str>> = (0..entities).map(|id| format!("entity-{id}").into()).collect();
     let begin = Instant::now();
     let task = tokio::spawn(async move {
-        let mut entities: HashMap<Arc<str>, u64> = HashMap::new();
+        let mut counters: HashMap<Arc<str>, u64> = HashMap::new();
         let mut batch = Vec::new();
         while receiver.recv_many(&mut batch, 256).await > 0 {
             for (id, message) in batch.drain(..) {
                 if let Message::Add(number) = message {
-                    *entities.entry(id).or_default() += number;
+                    *counters.entry(id).or_default() += number;
                 }
             }
         }
-        entities.values().sum::<u64>()
+        counters.values().sum::<u64>()
     });
     for number in 0..count {
-        let id = ids[number as usize % ENTITIES].clone();
+        let id = ids[number as usize % entities].clone();
         if sender.send((id, Message::Add(1))).await.is_err() {
             break;
         }
@@ -144,5 +145,4 @@ fn resident() -> u64 {
     kib * 1024
 }
 
-const ENTITIES: usize = 1000;
 const IDLE: u64 = 1_000_000;

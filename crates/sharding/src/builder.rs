@@ -1,11 +1,13 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_cluster::messaging::{Message, Received, ReceiverError};
 use tenure_cluster::{Cluster, Role};
 use tenure_lease::{KeptSession, Lease};
 
 use crate::driver::{self, Factory, Guards, Sharding, Start};
-use crate::{BoxError, Entity, Hosted, Settings, SettingsError, Setup};
+use crate::remember::Remember;
+use crate::{BoxError, Entity, Hosted, Settings, SettingsError, Setup, Strategy, Version};
 
 /// What a cluster gains by this crate.
 pub trait Shardings {
@@ -45,6 +47,7 @@ impl Shardings for Cluster {
             kind: kind.into(),
             guards: Guards::default(),
             settings: Settings::new(Setup::Gossip, 0),
+            remember: None,
         }
     }
 }
@@ -56,6 +59,7 @@ pub struct Builder {
     kind: Arc<str>,
     guards: Guards,
     settings: Settings,
+    remember: Option<Arc<dyn Remember>>,
 }
 
 impl Builder {
@@ -86,6 +90,38 @@ impl Builder {
         self
     }
 
+    /// Lets entities go that have had no message for so long; the next message makes a new one.
+    pub fn passivate_after(mut self, idle: Duration) -> Self {
+        self.settings.passivate_after = Some(idle);
+        self
+    }
+
+    /// Keeps so many entities on this node, and lets those go that have had no message for longest.
+    pub fn entities_max(mut self, most: usize) -> Self {
+        self.settings.entities_max = Some(most);
+        self
+    }
+
+    /// Remembers which entities there are: they are made when their shard begins, wherever that is,
+    /// and again when they fail, until they passivate themselves.
+    pub fn remember_entities(mut self, remember: impl Remember) -> Self {
+        self.remember = Some(Arc::new(remember));
+        self
+    }
+
+    /// The version of this application, such as `1.12.0`: while there are nodes with different ones,
+    /// shards go to the newest only, and none moves for balance.
+    pub fn version(mut self, version: Version) -> Self {
+        self.settings.version = version;
+        self
+    }
+
+    /// How shards are given to regions.
+    pub fn strategy(mut self, strategy: Strategy) -> Self {
+        self.settings.strategy = strategy;
+        self
+    }
+
     /// All settings at once. What guards it is known from [`lease`](Self::lease) and
     /// [`session`](Self::session).
     pub fn settings(self, settings: Settings) -> Self {
@@ -107,7 +143,7 @@ impl Builder {
     }
 
     fn check(self, hosts: bool) -> Result<Start, StartError> {
-        let Self { cluster, kind, guards, mut settings } = self;
+        let Self { cluster, kind, guards, mut settings, remember } = self;
         if !(1..=KIND_MAX).contains(&kind.len()) {
             return Err(StartError::Kind(kind.len()));
         }
@@ -119,7 +155,11 @@ impl Builder {
         };
         settings.check()?;
         let guards = if hosts { guards } else { Guards::default() };
-        Ok(Start { cluster, kind, guards, settings })
+        let passivates = settings.passivate_after.is_some() || settings.entities_max.is_some();
+        if remember.is_some() && passivates {
+            return Err(StartError::RememberedAndPassivated);
+        }
+        Ok(Start { cluster, kind, guards, settings, remember })
     }
 }
 
@@ -146,6 +186,11 @@ pub enum StartError {
     /// There is no coordinator that would look after sessions.
     #[error("a session needs a lease for the coordinator as well: add .lease(…)")]
     SessionAlone,
+    /// One wants entities gone that the other wants back.
+    #[error(
+        "entities that are remembered cannot be passivated by time or number: leave out one of them"
+    )]
+    RememberedAndPassivated,
     /// This process has started it already.
     #[error(
         "this node has the kind {0:?} already: start it once, with one number of shards and one type of messages"

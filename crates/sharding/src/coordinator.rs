@@ -239,8 +239,8 @@ impl Coordinator {
     pub fn receive(&mut self, from: &Node, message: Message, now: Moment) {
         self.expire(now);
         match message {
-            Message::Report { term, host, shards } => {
-                self.receive_report(from, term, host, shards, now);
+            Message::Report { term, host, shards, version } => {
+                self.receive_report(from, term, host, shards, version, now);
             }
             Message::Started(answer) => self.receive_started(from, &answer),
             Message::Stopped(answer) => self.receive_stopped(from, &answer, now),

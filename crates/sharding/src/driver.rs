@@ -6,17 +6,25 @@
 //! effects.rs    does what they ask for; say.rs: tells users how things are
 //! guard.rs      the coordinator's lease, the session, sessions of others
 //! routes.rs     where messages go, for whoever sends one
-//! shard.rs      one task for each shard: its entities; run.rs: one call of one of them
+//! count.rs      entities and messages, counted without slowing them
+//! lane.rs       a few tasks, each with its share of the shards
+//! shard.rs      one shard: its entities; run.rs: one call of one of them
+//! idle.rs       which entities to passivate; memory.rs: which are remembered
 //! remote.rs     messages from and to other nodes; outbox.rs: those that took the slow way
-//! handle.rs     what users hold; reliable.rs
+//! handle.rs     what users hold; reliable.rs; look.rs: what regions say of themselves
 //! ```
 #![allow(clippy::disallowed_methods)]
 
 mod control;
+mod count;
 mod effects;
 mod guard;
 mod handle;
+mod idle;
+mod lane;
 mod letter;
+mod look;
+mod memory;
 mod outbox;
 mod reliable;
 mod remote;
@@ -36,7 +44,8 @@ use tenure_cluster::messaging::NotDone;
 use crate::Shard;
 use crate::id::EntityId;
 pub(crate) use guard::Guards;
-pub use handle::{Asking, EntityRef, Sharding};
+pub use handle::{Asking, EntityRef, NotCoordinator, Sharding};
+pub use look::RegionStats;
 pub use reliable::Reliable;
 use routes::Ticket;
 pub(crate) use run::Factory;

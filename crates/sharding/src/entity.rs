@@ -199,10 +199,6 @@ impl Hosted {
     pub(crate) fn is_passivated(&self) -> bool {
         self.passivate.load(Ordering::Relaxed)
     }
-
-    pub(crate) fn entity(&self) -> &EntityId {
-        &self.id
-    }
 }
 
 impl fmt::Debug for Hosted {

@@ -25,6 +25,8 @@
 //! coordinator/      pure: is it me, recovery, allocation, hand-off, rebalancing
 //! region/           pure: whom to obey, what to host, where to send, what to buffer
 //! id.rs             which shard an entity belongs to
+//! strategy.rs       which region a shard goes to; version.rs: of the application
+//! remember.rs       which entities there are, in a database
 //! entity.rs         what users write; builder.rs: how they start it
 //! driver/           gives the cores a clock, a cluster, leases and something to run
 //! ```
@@ -37,21 +39,29 @@ mod host;
 mod id;
 pub mod message;
 pub mod region;
+mod remember;
 mod roster;
 mod settings;
 mod status;
+mod strategy;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;
+mod version;
 
 pub use builder::{Builder, Shardings, StartError};
 pub use coordinator::Coordinator;
-pub use driver::{Asking, EntityRef, Reliable, Sharding};
+pub use driver::{Asking, EntityRef, NotCoordinator, RegionStats, Reliable, Sharding};
 pub use entity::{BoxError, Entity, Hosted, StopReason};
 pub use host::{Host, Shard};
 pub use id::shard_of;
 pub use message::Message;
 pub use region::Region;
+#[cfg(feature = "sqlite")]
+pub use remember::SqliteRemember;
+pub use remember::{Place, Remember, RememberError, Remembering};
 pub use roster::{Roster, RosterEntry, RosterError};
 pub use settings::{Rule, Settings, SettingsError, Setup};
 pub use status::Status;
+pub use strategy::{Load, Placement, Strategy};
+pub use version::{Version, VersionError};

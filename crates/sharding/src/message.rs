@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tenure_cluster::Node;
 use tenure_lease::Token;
 
-use crate::{Host, Shard};
+use crate::{Host, Shard, Version};
 
 /// A message between a coordinator and a region, or between coordinators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +27,8 @@ pub enum Message {
         host: Option<Host>,
         /// What I host, or am still stopping.
         shards: Vec<(Shard, Token)>,
+        /// My version of the application.
+        version: Version,
     },
     /// Directive: host these.
     Allocate(Directive),

@@ -61,6 +61,8 @@ pub struct Region<M> {
     /// When to ask again where shards are that somebody waits for.
     ask_at: Moment,
     stage: Stage,
+    /// Shards that are, or whose messages go, somewhere else than when that was last asked for.
+    changed: BTreeSet<Shard>,
     counts: Counts,
     effects: Vec<Effect<M>>,
 }
@@ -238,6 +240,7 @@ impl<M> Region<M> {
             buffers: BTreeMap::new(),
             ask_at: Moment::NEVER,
             stage: Stage::Working,
+            changed: BTreeSet::new(),
             counts: Counts::default(),
             effects: Vec::new(),
         }
@@ -317,6 +320,7 @@ impl<M> Region<M> {
         };
         let Hosted { host, mut confirm, next, .. } = hosted.clone();
         self.shards.remove(&shard);
+        self.changed.insert(shard);
         if !confirm.contains(&token) {
             confirm.push(token);
         }
@@ -353,6 +357,7 @@ impl<M> Region<M> {
         self.tick(now);
         if self.stage != Stage::Ended {
             self.stage = Stage::Ended;
+            self.all_changed();
             self.fail_all();
             self.stop_all();
             self.end_if_empty();
@@ -428,6 +433,22 @@ impl<M> Region<M> {
         self.registered.as_ref().map(|(term, _)| *term)
     }
 
+    /// The allocation of a shard that is active here, stopping or not.
+    pub fn token(&self, shard: Shard) -> Option<Token> {
+        self.shards.get(&shard).map(|hosted| hosted.token)
+    }
+
+    /// Where a shard is, as far as this region knows.
+    pub fn home_of(&self, shard: Shard) -> Option<&Node> {
+        self.homes.get(&shard).map(|(_, node)| node)
+    }
+
+    /// Shards of which [`way`](Self::way), [`token`](Self::token) or [`home_of`](Self::home_of) may say
+    /// something else than before the last call.
+    pub fn changed(&mut self) -> BTreeSet<Shard> {
+        std::mem::take(&mut self.changed)
+    }
+
     /// Where each shard is, as far as this region knows.
     pub fn homes(&self) -> impl Iterator<Item = (Shard, &Node)> {
         self.homes.iter().map(|(shard, (_, node))| (*shard, node))
@@ -436,6 +457,10 @@ impl<M> Region<M> {
     /// How often things happened.
     pub fn counts(&self) -> Counts {
         self.counts
+    }
+
+    fn all_changed(&mut self) {
+        self.changed.extend((0..self.settings.shards).map(Shard));
     }
 
     /// Lets time pass: a session whose time is over is lost, whoever has noticed.
@@ -465,6 +490,7 @@ impl<M> Region<M> {
             && !std::mem::replace(&mut hosted.stopping, true)
         {
             let token = hosted.token;
+            self.changed.insert(shard);
             self.effects.push(Effect::Stop { shard, token });
         }
     }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tenure_cluster::Role;
 
+use crate::{Strategy, Version};
+
 /// What guards against a shard in two places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setup {
@@ -62,6 +64,15 @@ pub struct Settings {
     /// The pause before an entity that failed twice without a success between is made again; it
     /// doubles with each failure, up to thirty times this. Default 1 s.
     pub restart_backoff: Duration,
+    /// How shards are given to regions. Default: to those that have least.
+    pub strategy: Strategy,
+    /// The version of the application on this node; the one setting that may differ.
+    pub version: Version,
+    /// After how much time without a message an entity is passivated. Default: never.
+    pub passivate_after: Option<Duration>,
+    /// How many entities one node keeps before those are passivated that have had no message for
+    /// longest. Those that are at work stay, so that there may be more by as many. Default: any number.
+    pub entities_max: Option<usize>,
     /// Which rule to leave out, so that a test can see that it is needed.
     #[cfg(feature = "planted")]
     pub without: Option<Rule>,
@@ -87,6 +98,10 @@ impl Settings {
             mailbox: 1000,
             stop_within: Duration::from_secs(10),
             restart_backoff: Duration::from_secs(1),
+            strategy: Strategy::LeastShards,
+            version: Version::default(),
+            passivate_after: None,
+            entities_max: None,
             #[cfg(feature = "planted")]
             without: None,
         }
@@ -106,6 +121,7 @@ impl Settings {
             ("rebalance_interval", self.rebalance_interval),
             ("hand_over_timeout", self.hand_over_timeout),
             ("restart_backoff", self.restart_backoff),
+            ("passivate_after", self.passivate_after.unwrap_or(Duration::MAX)),
         ];
         for (name, value) in positive {
             if value < Duration::from_millis(1) {
@@ -118,6 +134,7 @@ impl Settings {
             ("buffer_messages", self.buffer_messages),
             ("buffer_bytes", self.buffer_bytes),
             ("mailbox", self.mailbox),
+            ("entities_max", self.entities_max.unwrap_or(1)),
         ];
         for (name, value) in at_least_one {
             if value == 0 {

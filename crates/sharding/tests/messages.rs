@@ -5,7 +5,7 @@ use tenure_cluster::{Address, Incarnation, Node};
 use tenure_lease::Token;
 use tenure_lease::record::SessionRef;
 use tenure_sharding::message::{Answer, DecodeError, Directive, Message, Refusal};
-use tenure_sharding::{Host, Roster, RosterError, Shard};
+use tenure_sharding::{Host, Roster, RosterError, Shard, Version};
 
 fn node() -> impl Strategy<Value = Node> {
     (0..9u8, any::<u64>()).prop_map(|(index, incarnation)| Node {
@@ -40,8 +40,9 @@ fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         (any::<u64>(), any::<Option<u64>>())
             .prop_map(|(term, digest)| Message::Greeting { term, digest }),
-        (any::<u64>(), proptest::option::of(host()), shards())
-            .prop_map(|(term, host, shards)| Message::Report { term, host, shards }),
+        (any::<u64>(), proptest::option::of(host()), shards()).prop_map(|(term, host, shards)| {
+            Message::Report { term, host, shards, version: Version::default() }
+        }),
         directive().prop_map(Message::Allocate),
         directive().prop_map(Message::HandOff),
         answer().prop_map(Message::Started),

@@ -41,7 +41,7 @@ impl fmt::Display for Figures {
 /// Counts what it is told.
 struct Counter(Arc<AtomicU64>);
 
-enum Count64 {
+pub(super) enum Count64 {
     /// With its tag, 64 bytes.
     Add([u8; 63]),
     Count,
@@ -67,7 +67,7 @@ impl Message for Count64 {
     }
 }
 
-struct Count;
+pub(super) struct Count;
 
 impl Ask for Count {
     type Reply = u64;
@@ -164,7 +164,10 @@ pub(super) fn peer(place: &Path, how_long: Duration) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn join(place: &Path, name: &str) -> Result<(Cluster, tenure_lease::Store), Failure> {
+pub(super) async fn join(
+    place: &Path,
+    name: &str,
+) -> Result<(Cluster, tenure_lease::Store), Failure> {
     let url = format!("file:{}", place.join("leases").display());
     let store = tenure_lease::open(&url).await.map_err(broken)?;
     let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
@@ -177,21 +180,21 @@ async fn join(place: &Path, name: &str) -> Result<(Cluster, tenure_lease::Store)
     Ok((Cluster::join(settings).await.map_err(broken)?, store))
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(1).enable_all();
     builder.build().map_err(broken)
 }
 
-fn broken(error: impl fmt::Display) -> Failure {
+pub(super) fn broken(error: impl fmt::Display) -> Failure {
     Failure::new(exit::SYSTEM, error.to_string())
 }
 
 /// A directory that is gone with this.
-struct Place(PathBuf);
+pub(super) struct Place(pub(super) PathBuf);
 
 impl Place {
-    fn new() -> Result<Self, Failure> {
+    pub(super) fn new() -> Result<Self, Failure> {
         let place = std::env::temp_dir().join(format!("tenure-bench-{}", std::process::id()));
         std::fs::create_dir_all(&place).map_err(broken)?;
         Ok(Self(place))
@@ -204,4 +207,4 @@ impl Drop for Place {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_cluster::Node;
 use tenure_lease::{Moment, Token};
 
-use super::duty::{Duty, HostId, Place};
+use super::duty::{Duty, HostId, Known, Place};
 use super::{Coordinator, Effect};
 use crate::message::{Answer, Directive, Message};
 use crate::settings::Rule;
-use crate::{Host, Shard};
+use crate::{Host, Load, Shard};
 
 impl Coordinator {
     /// Takes shards from those who leave, gives away what is free, and evens out.
@@ -22,18 +22,20 @@ impl Coordinator {
         self.rebalance(eligible, now);
     }
 
+    /// Evens out now, instead of at the next interval.
+    pub fn rebalance_now(&mut self, now: Moment) {
+        if let Some(duty) = &mut self.duty {
+            duty.rebalance_at = now;
+            self.settle(now);
+        }
+    }
+
     fn relieve_leavers(&mut self) {
         let Some(duty) = &self.duty else { return };
-        let leaves = |id: HostId| {
-            let known = duty.hosts.get(&id);
-            known.is_some_and(|known| self.members.is_leaving(&known.host.node))
-        };
-        let leaving: Vec<Shard> = duty
-            .places()
-            .filter(|(_, place)| match place {
-                Place::Starting { host, .. } | Place::At { host, .. } => leaves(*host),
-                _ => false,
-            })
+        let leavers = duty.hosts.iter().filter(|(_, it)| self.members.is_leaving(&it.host.node));
+        let leaving: Vec<Shard> = leavers
+            .flat_map(|(id, _)| duty.hosted(*id))
+            .filter(|(_, place)| matches!(place, Place::Starting { .. } | Place::At { .. }))
             .map(|(shard, _)| shard)
             .collect();
         self.hand_off(&leaving);
@@ -49,11 +51,8 @@ impl Coordinator {
     /// Gives what is free to those who have least.
     fn allocate(&mut self, eligible: &BTreeSet<HostId>, now: Moment) {
         let Some(duty) = &mut self.duty else { return };
-        let free: Vec<Shard> = duty
-            .places()
-            .filter(|(shard, place)| *place == Place::Free && duty.is_due(*shard, now))
-            .map(|(shard, _)| shard)
-            .collect();
+        let free: Vec<Shard> =
+            duty.free().iter().copied().filter(|shard| duty.is_due(*shard, now)).collect();
         // The first who answers does not get everything.
         let is_expected = |node: &Node| match duty.regions.get(node) {
             None => true,
@@ -65,15 +64,16 @@ impl Coordinator {
         if free.is_empty() || eligible.is_empty() || is_early {
             return;
         }
-        let mut counts = counts(duty, eligible);
+        let (ids, mut loads) = loads(duty, &newest(duty, eligible));
+        let placement = self.settings.strategy.placement();
         let mut orders: BTreeMap<HostId, Vec<(Shard, Token)>> = BTreeMap::new();
         for shard in free {
-            let Some((host, count)) = counts.iter_mut().min_by_key(|(id, count)| (**count, **id))
+            let Some(place) = placement.place(shard, &loads).filter(|place| *place < ids.len())
             else {
-                break;
+                continue;
             };
-            let host = *host;
-            *count += 1;
+            let host = ids[place];
+            loads[place].shards += 1;
             duty.step += 1;
             let token = Token::new(duty.term, duty.step);
             duty.set_place(shard, Place::Starting { host, token });
@@ -85,7 +85,8 @@ impl Coordinator {
         }
     }
 
-    /// Takes shards from those who have most, a few at a time, while others have two less.
+    /// Takes shards from where they should not be, a few at a time. Not while regions have different
+    /// versions of the application: what is moved then, moves again.
     fn rebalance(&mut self, eligible: BTreeSet<HostId>, now: Moment) {
         let limit = self.settings.rebalance_limit;
         let Some(duty) = &mut self.duty else { return };
@@ -97,33 +98,24 @@ impl Coordinator {
             duty.eligible = eligible;
             duty.balancing = true;
         }
-        let is_still = |place| matches!(place, Place::At { .. } | Place::Taken);
-        let moving = duty.places().filter(|(_, place)| !is_still(*place)).count();
-        if !duty.balancing || moving >= limit {
+        let moving = duty.moving();
+        let is_mixed = newest(duty, &duty.eligible) != duty.eligible;
+        if !duty.balancing || moving >= limit || is_mixed {
             return;
         }
-        let mut counts = counts(duty, &duty.eligible);
-        let mut moved = Vec::new();
-        let mut places: Vec<(Shard, HostId)> = duty
-            .places()
-            .filter_map(|(shard, place)| match place {
-                Place::At { host, .. } if counts.contains_key(&host) => Some((shard, host)),
-                _ => None,
-            })
-            .collect();
-        while moving + moved.len() < limit {
-            let least = counts.iter().min_by_key(|(id, count)| (**count, **id));
-            let most = counts.iter().max_by_key(|(id, count)| (**count, **id));
-            let (Some((&least, &few)), Some((&most, &many))) = (least, most) else { break };
-            let from_most = places.iter().rposition(|(_, host)| *host == most);
-            let Some(index) = from_most.filter(|_| many >= few + 2) else {
-                duty.balancing = false;
-                break;
-            };
-            moved.push(places.swap_remove(index).0);
-            counts.insert(most, many - 1);
-            counts.insert(least, few + 1);
+        let (ids, loads) = loads(duty, &duty.eligible);
+        let mut homes: Vec<(Shard, usize)> = Vec::new();
+        for (place, id) in ids.iter().enumerate() {
+            let hosted = duty.hosted(*id);
+            let still = hosted.filter(|(_, shard)| matches!(shard, Place::At { .. }));
+            homes.extend(still.map(|(shard, _)| (shard, place)));
         }
+        homes.sort_unstable();
+        let most = limit - moving;
+        let mut moved = self.settings.strategy.placement().moves(&loads, &homes, most);
+        moved.truncate(most);
+        // It could go on if there was something on its way.
+        duty.balancing = moved.len() == most || moving > 0;
         self.hand_off(&moved);
     }
 
@@ -226,7 +218,7 @@ impl Coordinator {
                     stale += 1;
                     // It may have been reported before the roster was through.
                     if let Some(known) = duty.hosts.get_mut(&id) {
-                        known.claims.retain(|claim| *claim != (shard, token));
+                        known.claims.remove(&(shard, token));
                     }
                 }
             }
@@ -267,11 +259,12 @@ impl Coordinator {
         if duty.recovered.is_none() {
             return;
         }
+        let told_now: BTreeSet<Shard> = news.iter().map(|(shard, ..)| *shard).collect();
         for (node, shards) in &mut self.waiting {
             let told = duty.regions.contains_key(node);
             let known: Vec<_> = shards.iter().filter_map(|shard| home(duty, *shard)).collect();
-            shards.retain(|shard| known.iter().all(|(found, ..)| found != shard));
-            let is_new = |found: &Shard| !told || news.iter().all(|(shard, ..)| shard != found);
+            shards.retain(|shard| known.binary_search_by_key(shard, |(found, ..)| *found).is_err());
+            let is_new = |found: &Shard| !told || !told_now.contains(found);
             let homes: Vec<_> = known.into_iter().filter(|(found, ..)| is_new(found)).collect();
             if !homes.is_empty() {
                 let homes = Message::Homes { term, homes };
@@ -283,14 +276,16 @@ impl Coordinator {
 }
 
 /// How many shards each of these has, or will have.
-fn counts(duty: &Duty, eligible: &BTreeSet<HostId>) -> BTreeMap<HostId, usize> {
-    let mut counts: BTreeMap<HostId, usize> = eligible.iter().map(|id| (*id, 0)).collect();
-    for (_, place) in duty.places() {
-        if let Some((host, _)) = place.allocation()
-            && let Some(count) = counts.get_mut(&host)
-        {
-            *count += 1;
-        }
-    }
-    counts
+fn loads(duty: &Duty, hosts: &BTreeSet<HostId>) -> (Vec<HostId>, Vec<Load>) {
+    let known = hosts.iter().filter_map(|id| Some((*id, duty.hosts.get(id)?)));
+    let load =
+        |id, known: &Known| Load { node: known.host.node.clone(), shards: duty.hosted_count(id) };
+    known.map(|(id, known)| (id, load(id, known))).unzip()
+}
+
+/// Those of them with the newest version of the application.
+fn newest(duty: &Duty, hosts: &BTreeSet<HostId>) -> BTreeSet<HostId> {
+    let version = |id: &HostId| duty.hosts.get(id).map(|known| &known.version);
+    let newest = hosts.iter().filter_map(version).max();
+    hosts.iter().copied().filter(|id| version(id) == newest).collect()
 }

@@ -8,7 +8,7 @@ use tenure_lease::record::SessionRef;
 use tenure_lease::{LeaseName, Moment, Token};
 
 use super::members::Members;
-use crate::{Host, Roster, RosterEntry, Settings, Shard};
+use crate::{Host, Roster, RosterEntry, Settings, Shard, Version};
 
 #[derive(Clone, Debug)]
 pub(super) struct Duty {
@@ -33,6 +33,12 @@ pub(super) struct Duty {
     /// The regions that have answered, and as which host.
     pub(super) regions: BTreeMap<Node, Option<HostId>>,
     places: Vec<Place>,
+    /// Those that are nowhere.
+    free: BTreeSet<Shard>,
+    /// How many are on their way, or nowhere.
+    moving: usize,
+    /// What each host has, or will have, or has until it confirms that it has not.
+    hosted: BTreeMap<HostId, BTreeSet<Shard>>,
     /// The number of the last allocation.
     pub(super) step: u64,
     /// Since when it knows where every shard is.
@@ -69,12 +75,14 @@ pub(super) struct HostId(u32);
 pub(super) struct Known {
     pub(super) host: Host,
     pub(super) entry: RosterEntry,
+    /// Of the application.
+    pub(super) version: Version,
     /// It obeys this coordinator, and no lower term.
     pub(super) answered: bool,
     /// It hosts nothing, and never will.
     pub(super) over: bool,
     /// What it said it hosts, while that is not settled.
-    pub(super) claims: Vec<(Shard, Token)>,
+    pub(super) claims: BTreeSet<(Shard, Token)>,
 }
 
 /// Where a shard is.
@@ -93,6 +101,11 @@ pub(super) enum Place {
 }
 
 impl Place {
+    /// Whether nothing is being done about it.
+    fn is_still(self) -> bool {
+        matches!(self, Self::At { .. } | Self::Taken)
+    }
+
     /// The allocation that is not known to be over.
     pub(super) fn allocation(self) -> Option<(HostId, Token)> {
         match self {
@@ -119,6 +132,9 @@ impl Duty {
             greeted: BTreeSet::new(),
             regions: BTreeMap::new(),
             places: vec![Place::Taken; settings.shards as usize],
+            free: BTreeSet::new(),
+            moving: 0,
+            hosted: BTreeMap::new(),
             step: 0,
             recovered: None,
             resend_at: now + settings.resend_interval,
@@ -151,9 +167,49 @@ impl Duty {
     }
 
     pub(super) fn set_place(&mut self, shard: Shard, place: Place) {
-        if let Some(old) = self.places.get_mut(shard.0 as usize) {
-            *old = place;
+        let Some(old) = self.places.get_mut(shard.0 as usize) else { return };
+        let old = std::mem::replace(old, place);
+        self.moving -= usize::from(!old.is_still());
+        self.moving += usize::from(!place.is_still());
+        match place {
+            Place::Free => self.free.insert(shard),
+            _ => self.free.remove(&shard),
+        };
+        let (from, to) = (old.allocation(), place.allocation());
+        if let Some((host, _)) = from
+            && let Some(shards) = self.hosted.get_mut(&host)
+        {
+            shards.remove(&shard);
         }
+        if let Some((host, _)) = to {
+            self.hosted.entry(host).or_default().insert(shard);
+        }
+        if let Some((host, _)) = from
+            && self.hosted.get(&host).is_some_and(BTreeSet::is_empty)
+        {
+            self.hosted.remove(&host);
+        }
+    }
+
+    /// Those that are nowhere, in order.
+    pub(super) fn free(&self) -> &BTreeSet<Shard> {
+        &self.free
+    }
+
+    /// How many are nowhere, or on their way.
+    pub(super) fn moving(&self) -> usize {
+        self.moving
+    }
+
+    /// What is allocated to a host, in order.
+    pub(super) fn hosted(&self, host: HostId) -> impl Iterator<Item = (Shard, Place)> {
+        let shards = self.hosted.get(&host).into_iter().flatten();
+        shards.filter_map(|shard| Some((*shard, self.place(*shard)?)))
+    }
+
+    /// How much is allocated to a host.
+    pub(super) fn hosted_count(&self, host: HostId) -> usize {
+        self.hosted.get(&host).map_or(0, BTreeSet::len)
     }
 
     pub(super) fn places(&self) -> impl Iterator<Item = (Shard, Place)> {
@@ -187,7 +243,9 @@ impl Duty {
         }
         let id = HostId(self.next_host);
         self.next_host += 1;
-        let known = Known { host, entry, answered: false, over: false, claims: Vec::new() };
+        let version = Version::default();
+        let known =
+            Known { host, entry, version, answered: false, over: false, claims: BTreeSet::new() };
         self.hosts.insert(id, known);
         id
     }

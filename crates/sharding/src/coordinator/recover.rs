@@ -1,15 +1,15 @@
 //! Greeting, hearing what regions host, and finding out who is over; the roster.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use tenure_cluster::Node;
 use tenure_lease::{Moment, Token};
 
-use super::duty::{Duty, HostId, Place};
+use super::duty::{Duty, HostId, Known, Place};
 use super::{Coordinator, Effect, Event};
 use crate::message::{self, Message};
 use crate::settings::Rule;
-use crate::{Host, Roster, Shard};
+use crate::{Host, Roster, Shard, Version};
 
 impl Coordinator {
     /// Does what an active coordinator has to do, as far as it can now.
@@ -52,6 +52,7 @@ impl Coordinator {
         term: u64,
         host: Option<Host>,
         shards: Vec<(Shard, Token)>,
+        version: Version,
         now: Moment,
     ) {
         if !self.is_active(now) {
@@ -79,16 +80,14 @@ impl Coordinator {
         duty.regions.insert(from.clone(), Some(id));
         let Some(known) = duty.hosts.get_mut(&id) else { return };
         known.answered = true;
+        known.version = version;
         if duty.recovered.is_some() {
             self.compare(id, &shards);
         } else {
-            for claim in shards.into_iter().filter(|claim| claim.0.0 < self.settings.shards) {
-                if !known.claims.contains(&claim) {
-                    known.claims.push(claim);
-                }
-            }
+            let claims = shards.into_iter().filter(|claim| claim.0.0 < self.settings.shards);
+            known.claims.extend(claims);
             if !self.settings.obeys(Rule::WholeRosterFirst) {
-                let claims = known.claims.clone();
+                let claims: Vec<_> = known.claims.iter().copied().collect();
                 for (shard, token) in claims {
                     if duty.place(shard) == Some(Place::Taken) {
                         duty.set_place(shard, Place::At { host: id, token });
@@ -119,15 +118,13 @@ impl Coordinator {
                 }
             }
         }
-        let is_missing = |place: Place, shard| match place {
-            Place::At { host, token } => host == id && !shards.contains(&(shard, token)),
+        let reported: BTreeSet<(Shard, Token)> = shards.iter().copied().collect();
+        let is_missing = |(shard, place): &(Shard, Place)| match place {
+            Place::At { token, .. } => !reported.contains(&(*shard, *token)),
             _ => false,
         };
-        let missing: Vec<Shard> = duty
-            .places()
-            .filter(|(shard, place)| is_missing(*place, *shard))
-            .map(|(shard, _)| shard)
-            .collect();
+        let missing: Vec<Shard> =
+            duty.hosted(id).filter(is_missing).map(|(shard, _)| shard).collect();
         self.hand_off(&missing);
         for (host, shard, token) in leftovers {
             self.order_stop(host, vec![(shard, token)]);
@@ -154,14 +151,9 @@ impl Coordinator {
         if duty.hosts.values().all(|known| !known.over) {
             return;
         }
-        let freed: Vec<Shard> = duty
-            .places()
-            .filter(|(_, place)| {
-                let host = place.allocation().and_then(|(host, _)| duty.hosts.get(&host));
-                host.is_some_and(|known| known.over)
-            })
-            .map(|(shard, _)| shard)
-            .collect();
+        let over = duty.hosts.iter().filter(|(_, known)| known.over);
+        let freed: Vec<Shard> =
+            over.flat_map(|(id, _)| duty.hosted(*id)).map(|(shard, _)| shard).collect();
         for shard in freed {
             duty.set_place(shard, Place::Free);
         }
@@ -222,7 +214,8 @@ impl Coordinator {
             return;
         }
         let Some(duty) = &mut self.duty else { return };
-        if duty.writing.is_some() {
+        let is_new = |known: &Known| known.answered && !duty.roster.contains(&known.host);
+        if duty.writing.is_some() || !duty.hosts.values().any(is_new) {
             return;
         }
         let mut roster = Roster::default();
@@ -232,10 +225,6 @@ impl Coordinator {
             }
         }
         // Whoever is over is taken off with the next one who comes.
-        let news = roster.iter().any(|(host, _)| !duty.roster.contains(host));
-        if !news {
-            return;
-        }
         let note = fitting(&mut roster, duty);
         let grew = roster.iter().any(|(host, _)| !duty.roster.contains(host));
         let Some(note) = note.filter(|_| grew) else {
@@ -268,16 +257,11 @@ impl Coordinator {
             return;
         }
         duty.resend_at = now + self.settings.resend_interval;
-        let mut hosted: BTreeMap<HostId, Vec<(Shard, Token)>> = BTreeMap::new();
-        for (shard, place) in duty.places() {
-            if let Some((host, token)) = place.allocation() {
-                hosted.entry(host).or_default().push((shard, token));
-            }
-        }
         for node in &duty.greeted {
             let digest = duty.regions.get(node).map(|id| {
                 let host = id.and_then(|id| duty.hosts.get(&id)).map(|known| &known.host);
-                let own = id.and_then(|id| hosted.get(&id)).into_iter().flatten().copied();
+                let own = id.iter().flat_map(|id| duty.hosted(*id));
+                let own = own.filter_map(|(shard, place)| Some((shard, place.allocation()?.1)));
                 message::digest(host, own)
             });
             let greeting = Message::Greeting { term: duty.term, digest };

@@ -6,7 +6,7 @@ use tenure_lease::{Moment, Token};
 use super::{Coordinator, Effect, Event};
 use crate::message::{Answer, Directive, Message, Refusal};
 use crate::testing::{Nodes, at, host, node, session};
-use crate::{Host, Roster, RosterEntry, Settings, Setup, Shard};
+use crate::{Host, Roster, RosterEntry, Settings, Setup, Shard, Version};
 
 /// A coordinator on the oldest of a few nodes, with `shards` shards.
 struct Bench {
@@ -54,7 +54,8 @@ impl Bench {
     fn report(&mut self, term: u64, host: Host, shards: &[(u32, Token)]) -> Vec<Effect> {
         let shards = shards.iter().map(|(shard, token)| (Shard(*shard), *token)).collect();
         let from = host.node.clone();
-        let report = Message::Report { term, host: Some(host), shards };
+        let report =
+            Message::Report { term, host: Some(host), shards, version: Version::default() };
         self.coordinator.receive(&from, report, self.now);
         self.effects()
     }

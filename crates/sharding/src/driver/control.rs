@@ -15,16 +15,15 @@ use tenure_lease::{Loss, Moment, Session, Tenure, Token};
 
 use super::guard::{Guard, Guarded, Guards};
 use super::handle::Shared;
+use super::lane::{Ended, Inlet, Lane};
 use super::letter::{Letter, board};
 use super::outbox::Outbox;
-use super::routes::Item;
-use super::shard::{Begin, Ended, StopOrder};
 use super::{Event, Parcel};
 use crate::{Coordinator, Message as Word, Region, Shard, StopReason};
 
-/// How a shard is run.
-pub(super) type Spawn<M> = Box<dyn Fn(Begin<M>) -> Work<M> + Send + Sync>;
-type Work<M> = Pin<Box<dyn Future<Output = Ended<M>> + Send>>;
+/// How shards are run.
+pub(super) type Spawn<M> = Box<dyn Fn(Inlet<M>) -> Work + Send + Sync>;
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What control listens to.
 pub(super) struct Incoming<M> {
@@ -53,9 +52,16 @@ pub(super) struct Control<M: Message> {
     pub(super) observe: BTreeSet<SessionRef>,
     pub(super) take_over: BTreeSet<SessionRef>,
     pub(super) shards: HashMap<Shard, Running<M>>,
-    pub(super) tasks: JoinSet<Ended<M>>,
+    /// Those that run shards; none, if this node hosts none.
+    pub(super) lanes: Vec<Lane<M>>,
+    pub(super) tasks: JoinSet<()>,
+    ended: (mpsc::UnboundedSender<Ended<M>>, mpsc::UnboundedReceiver<Ended<M>>),
     /// By the number of the shard.
     pub(super) published: Vec<Published>,
+    /// Shards of which something else is to be said.
+    pub(super) unsaid: BTreeSet<Shard>,
+    /// Shards that something waits for until they have room.
+    pub(super) crowded: BTreeSet<Shard>,
     pub(super) outboxes: HashMap<Node, Outbox<M>>,
     pub(super) letters: HashMap<Node, Sender<Letter>>,
     /// What the cores of this node say to each other.
@@ -74,9 +80,7 @@ pub(super) struct Control<M: Message> {
 /// A shard that is here.
 pub(super) struct Running<M> {
     pub(super) token: Token,
-    pub(super) task: tokio::task::Id,
-    pub(super) items: mpsc::Sender<Item<M>>,
-    pub(super) orders: watch::Sender<Option<StopOrder>>,
+    pub(super) lane: usize,
     pub(super) stop: watch::Sender<Option<StopReason>>,
     /// What found no room yet.
     pub(super) pending: VecDeque<Parcel<M>>,
@@ -121,7 +125,11 @@ impl<M: Message> Control<M> {
             observe: BTreeSet::new(),
             take_over: BTreeSet::new(),
             shards: HashMap::new(),
+            lanes: Vec::new(),
             tasks: JoinSet::new(),
+            ended: mpsc::unbounded_channel(),
+            unsaid: BTreeSet::new(),
+            crowded: BTreeSet::new(),
             outboxes: HashMap::new(),
             letters: HashMap::new(),
             own: Vec::new(),
@@ -137,8 +145,10 @@ impl<M: Message> Control<M> {
 
     pub(super) async fn run(mut self, mut incoming: Incoming<M>) {
         let Incoming { events, letters, leaving } = &mut incoming;
+        self.open_lanes();
         let (mut deaf, mut asked) = (false, false);
-        let routes = self.shared.routes.clone();
+        let shared = self.shared.clone();
+        let routes = &shared.routes;
         loop {
             self.attend();
             let mut holding = self.guard.holding();
@@ -161,10 +171,8 @@ impl<M: Message> Control<M> {
             tokio::select! {
                 biased;
                 Some(guarded) = self.guarded.recv() => self.guarded(guarded),
-                Some(ended) = self.tasks.join_next() => match ended {
-                    Ok(ended) => self.ended(ended),
-                    Err(error) => self.failed(&error),
-                },
+                Some(ended) = self.ended.1.recv() => self.ended(ended),
+                Some(Err(error)) = self.tasks.join_next() => self.failed(&error),
                 _ = holding.changed(), if self.left || ended => {}
                 view = self.views.next(), if !self.out => self.view(view),
                 leave = leaving.recv(), if !asked => {
@@ -179,10 +187,25 @@ impl<M: Message> Control<M> {
                 },
                 Some(event) = events.recv(), if !ended => self.event(event),
                 () = routes.drained() => {}
+                () = shared.rebalance.notified() => self.rebalance(),
                 () = tokio::task::yield_now(), if !self.own.is_empty() => {}
                 () = until(wake) => {}
             }
         }
+    }
+
+    /// As many as there are threads to run them.
+    fn open_lanes(&mut self) {
+        if self.spawn.is_some() {
+            let count = tokio::runtime::Handle::current().metrics().num_workers().max(1);
+            self.lanes = (0..count).filter_map(|_| self.open_lane(count)).collect();
+        }
+    }
+
+    pub(super) fn open_lane(&mut self, count: usize) -> Option<Lane<M>> {
+        let (spawn, tasks) = (self.spawn.as_ref()?, &mut self.tasks);
+        let ended = self.ended.0.clone();
+        Some(Lane::new(count, ended, |inlet| tasks.spawn(spawn(inlet))))
     }
 
     /// Whether this node may go: others host its shards, and whatever was on its way here was sent back.
@@ -222,6 +245,7 @@ impl<M: Message> Control<M> {
         self.observe.clear();
         self.take_over.clear();
         self.own.clear();
+        self.unsaid = (0..self.shared.settings.shards).map(Shard).collect();
         self.outboxes.clear();
         self.letters.clear();
         self.over.send_replace(false);
@@ -245,6 +269,12 @@ impl<M: Message> Control<M> {
                     self.region.hurry(now);
                 }
             }
+        }
+    }
+
+    fn rebalance(&mut self) {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.rebalance_now(Moment::now());
         }
     }
 
@@ -372,9 +402,9 @@ impl<M: Message> Control<M> {
 
     fn next_wake(&self) -> Moment {
         let coordinator = self.coordinator.as_ref().map_or(Moment::NEVER, Coordinator::next_wake);
-        let pending = self.shards.values().any(|running| !running.pending.is_empty());
         let goes = self.handed_over.is_some() && !*self.over.borrow();
-        let retry = if pending || goes { Moment::now() + RETRY } else { Moment::NEVER };
+        let retry =
+            if !self.crowded.is_empty() || goes { Moment::now() + RETRY } else { Moment::NEVER };
         self.region.next_wake().min(coordinator).min(retry)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
@@ -14,11 +14,11 @@ use tenure_lease::{Moment, Token};
 
 use super::control::{Control, Published, Running};
 use super::handle::closed;
+use super::lane::{Ended, Order, StopOrder};
 use super::letter::{Letter, board};
 use super::outbox::{Out, Outbox};
 use super::remote::{Frame, Peer, refuse, size};
 use super::routes::{Back, Item, Way as Route};
-use super::shard::{Begin, Ended, StopOrder};
 use super::{Event, Parcel, Turn, What};
 use crate::entity::HostedShard;
 use crate::region::{Leftover, Unroutable, Way};
@@ -53,10 +53,14 @@ impl<M: Message> Control<M> {
             }
         }
         self.push_pending();
-        for number in 0..self.published.len() {
-            self.publish(Shard(number as u32));
+        self.unsaid.append(&mut self.region.changed());
+        let unsaid = std::mem::take(&mut self.unsaid);
+        self.say(&unsaid);
+        for shard in unsaid {
+            if !self.publish(shard) {
+                self.unsaid.insert(shard);
+            }
         }
-        self.say();
     }
 
     /// Does what the region asks for; whether there was anything.
@@ -120,7 +124,10 @@ impl<M: Message> Control<M> {
             region::Effect::Stop { shard, token } => self.stop(shard, token),
             region::Effect::Deliver { shard, token, message } => {
                 match self.shards.get_mut(&shard).filter(|running| running.token == token) {
-                    Some(running) => running.pending.push_back(message),
+                    Some(running) => {
+                        running.pending.push_back(message);
+                        self.crowded.insert(shard);
+                    }
                     None => self.fail(message, &Unroutable::Ended), // Not reached.
                 }
             }
@@ -156,12 +163,12 @@ impl<M: Message> Control<M> {
     }
 
     fn start(&mut self, shard: Shard, token: Token) {
-        let Some(spawn) = &self.spawn else { return };
+        if self.lanes.is_empty() {
+            return;
+        }
         let kind = &self.shared.kind;
         tracing::debug!(%kind, %shard, %token, "shard starts here");
         telemetry::started(kind);
-        let (items, queued) = mpsc::channel(ITEMS);
-        let (orders, ordered) = watch::channel(None);
         let (stop, stopping) = watch::channel(None);
         let hosted = Arc::new(HostedShard {
             cluster: self.shared.cluster.clone(),
@@ -170,10 +177,10 @@ impl<M: Message> Control<M> {
             session: self.session.clone(),
             stop: stopping,
         });
-        let begin = Begin { hosted, me: self.me.clone(), items: queued, orders: ordered };
-        let task = self.tasks.spawn(spawn(begin)).id();
+        let lane = shard.0 as usize % self.lanes.len();
+        self.lanes[lane].order(Order::Begin(hosted));
         let (pending, held) = (VecDeque::new(), None);
-        self.shards.insert(shard, Running { token, task, items, orders, stop, pending, held });
+        self.shards.insert(shard, Running { token, lane, stop, pending, held });
     }
 
     fn stop(&mut self, shard: Shard, token: Token) {
@@ -202,7 +209,8 @@ impl<M: Message> Control<M> {
             running.held.get_or_insert_default();
             running.stop.send_replace(Some(reason.clone()));
             let deadline = Instant::now() + within;
-            running.orders.send_replace(Some(StopOrder { reason, deadline }));
+            let order = StopOrder { reason, deadline };
+            self.lanes[running.lane].order(Order::Stop(shard, token, order));
         }
     }
 
@@ -247,12 +255,17 @@ impl<M: Message> Control<M> {
         }
     }
 
-    /// A shard has failed as a whole, with what it had been handed.
+    /// A lane has failed, with the shards that it ran and what they had been handed.
     pub(super) fn failed(&mut self, error: &JoinError) {
-        tracing::error!(kind = %self.shared.kind, "a shard has failed: {error}");
+        tracing::error!(kind = %self.shared.kind, "shards have failed: {error}");
         telemetry::failed(&self.shared.kind);
-        let failed = self.shards.iter().find(|(_, running)| running.task == error.id());
-        if let Some((&shard, &Running { token, .. })) = failed {
+        let Some(lane) = self.lanes.iter().position(|lane| lane.task == error.id()) else { return };
+        if let Some(next) = self.open_lane(self.lanes.len()) {
+            self.lanes[lane] = next;
+        }
+        let theirs = self.shards.iter().filter(|(_, running)| running.lane == lane);
+        let failed: Vec<_> = theirs.map(|(shard, running)| (*shard, running.token)).collect();
+        for (shard, token) in failed {
             self.ended(Ended { shard, token, leftovers: Vec::new() });
         }
     }
@@ -320,16 +333,21 @@ impl<M: Message> Control<M> {
 
     /// Offers to shards what they had no room for.
     fn push_pending(&mut self) {
-        for running in self.shards.values_mut().filter(|running| running.held.is_none()) {
+        for shard in std::mem::take(&mut self.crowded) {
+            let Some(running) = self.shards.get_mut(&shard) else { continue };
+            if running.held.is_some() {
+                continue; // It stops, and gives back what waits.
+            }
             while let Some(parcel) = running.pending.pop_front() {
-                let Ok(permit) = running.items.try_reserve() else {
+                let Ok(permit) = self.lanes[running.lane].items.try_reserve() else {
                     running.pending.push_front(parcel);
+                    self.crowded.insert(shard);
                     break;
                 };
                 let Parcel { id, from, what, ticket } = parcel;
                 match what {
                     What::Tell(message) => {
-                        permit.send(Item { id, from, message, back: Back::Nobody })
+                        permit.send((shard, Item { id, from, message, back: Back::Nobody }))
                     }
                     What::Turn(grant) => drop(grant.send(Ok(Turn::Here))), // Its time may be over.
                 }
@@ -338,8 +356,9 @@ impl<M: Message> Control<M> {
         }
     }
 
-    /// Says where messages to a shard go now, once nothing is on the slow way any more.
-    fn publish(&mut self, shard: Shard) {
+    /// Says where messages to a shard go now, once nothing is on the slow way any more; whether that
+    /// is said.
+    fn publish(&mut self, shard: Shard) -> bool {
         let wanted = match self.region.way(shard) {
             Way::Here(token) => Published::Here(token),
             Way::There(node) => Published::There(node),
@@ -347,7 +366,7 @@ impl<M: Message> Control<M> {
         };
         let index = shard.0 as usize;
         if self.published[index] == wanted {
-            return;
+            return true;
         }
         if wanted != Published::Slow {
             // First nobody takes the slow way any more; then those that did must be where they go.
@@ -356,13 +375,13 @@ impl<M: Message> Control<M> {
                 self.shared.routes.publish(shard, Route::Wait);
             }
             if !self.shared.routes.is_settled(shard) {
-                return;
+                return false;
             }
         }
         let route = match &wanted {
             Published::Here(_) => match self.shards.get(&shard) {
-                Some(running) => Route::Here(running.items.clone()),
-                None => return, // Not reached: it is started before it is published.
+                Some(running) => Route::Here(self.lanes[running.lane].items.clone()),
+                None => return false, // Not reached: it is started before it is published.
             },
             Published::There(node) => {
                 Route::There(Arc::new(Peer::new(&self.shared.cluster, node, &self.shared.inbox)))
@@ -371,6 +390,7 @@ impl<M: Message> Control<M> {
         };
         self.shared.routes.publish(shard, route);
         self.published[index] = wanted;
+        true
     }
 
     /// To a node, this one included. It may be lost: what matters is said again.
@@ -425,7 +445,5 @@ fn not_done(why: &Unroutable) -> NotDone {
     }
 }
 
-/// How many messages wait for a shard before senders do.
-const ITEMS: usize = 2048;
 /// Who is out of the cluster has no longer than this: others may host its shards soon.
 const OUT: Duration = Duration::from_secs(3);

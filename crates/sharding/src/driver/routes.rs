@@ -11,8 +11,8 @@
 //! - *From slow to straight.* Each message on the slow way has a [`Ticket`], from when its sender saw
 //!   that way until it is in the shard's channel, or on the lane. A shard's new way is published only
 //!   when there is no ticket left; until then senders wait.
-//! - *From straight to slow, here.* The shard's channel is closed: what is in it comes back and goes
-//!   before what takes the slow way; what was not let in takes the slow way.
+//! - *From straight to slow, here.* What is in the channel when the way is withdrawn comes back and
+//!   goes before what takes the slow way; what is not in it by then takes the slow way.
 //! - *From straight to slow, elsewhere.* Who sends to another node has a [`Late`], from when it saw
 //!   that way until the message is on the lane. The mark that ends that way is sent when there is
 //!   none left.
@@ -64,7 +64,7 @@ struct Line<M> {
 
 pub(super) enum Way<M> {
     /// Into this channel.
-    Here(mpsc::Sender<Item<M>>),
+    Here(mpsc::Sender<(Shard, Item<M>)>),
     /// To this node.
     There(Arc<Peer<M>>),
     /// Through the region.
@@ -98,7 +98,7 @@ pub(super) enum AskWay<M> {
 enum Picked<M> {
     Done,
     /// There is no room yet.
-    Full(mpsc::Sender<Item<M>>, Item<M>),
+    Full(mpsc::Sender<(Shard, Item<M>)>, Item<M>),
     There(Arc<Peer<M>>, Item<M>),
     Slow(Item<M>),
     Wait(Item<M>),
@@ -160,9 +160,9 @@ impl<M: Message> Routes<M> {
         loop {
             item = match self.pick(shard, item) {
                 Picked::Done => return Sent::Done,
-                Picked::Full(channel, item) => match channel.send(item).await {
-                    Ok(()) => return Sent::Done,
-                    Err(closed) => stopped(closed.0).await,
+                Picked::Full(channel, item) => match self.room(shard, channel, item).await {
+                    None => return Sent::Done,
+                    Some(item) => item,
                 },
                 Picked::There(peer, item) => {
                     let late = Late { routes: self.clone(), shard };
@@ -183,9 +183,9 @@ impl<M: Message> Routes<M> {
         loop {
             item = match self.pick_here(shard, item) {
                 Picked::Done => return Arrived::Delivered,
-                Picked::Full(channel, item) => match channel.send(item).await {
-                    Ok(()) => return Arrived::Delivered,
-                    Err(closed) => stopped(closed.0).await,
+                Picked::Full(channel, item) => match self.room(shard, channel, item).await {
+                    None => return Arrived::Delivered,
+                    Some(item) => item,
                 },
                 Picked::Wait(item) => {
                     self.settled(shard).await;
@@ -240,7 +240,7 @@ impl<M: Message> Routes<M> {
         let line = self.line(shard);
         // Counted while the way cannot change: see `publish`.
         match &*line.way.read().unwrap_or_else(PoisonError::into_inner) {
-            Way::Here(channel) => put(channel, item),
+            Way::Here(channel) => put(channel, shard, item),
             Way::There(peer) => {
                 line.late.fetch_add(1, SeqCst);
                 Picked::There(peer.clone(), item)
@@ -257,12 +257,34 @@ impl<M: Message> Routes<M> {
     fn pick_here(&self, shard: Shard, item: Item<M>) -> Picked<M> {
         let line = self.line(shard);
         match &*line.way.read().unwrap_or_else(PoisonError::into_inner) {
-            Way::Here(channel) => put(channel, item),
+            Way::Here(channel) => put(channel, shard, item),
             Way::There(_) | Way::Slow => {
                 line.tickets.fetch_add(1, SeqCst);
                 Picked::Slow(item)
             }
             Way::Wait => Picked::Wait(item),
+        }
+    }
+
+    /// Waits for room. If the way has changed meanwhile, the message comes back: nothing is put into
+    /// the channel of a shard whose way was withdrawn.
+    async fn room(
+        &self,
+        shard: Shard,
+        channel: mpsc::Sender<(Shard, Item<M>)>,
+        item: Item<M>,
+    ) -> Option<Item<M>> {
+        let Ok(permit) = channel.reserve_owned().await else {
+            // Lets whoever publishes the new way do so.
+            tokio::task::yield_now().await;
+            return Some(item);
+        };
+        match &*self.line(shard).way.read().unwrap_or_else(PoisonError::into_inner) {
+            Way::Here(channel) if permit.same_channel_as_sender(channel) => {
+                permit.send((shard, item));
+                None
+            }
+            _ => Some(item),
         }
     }
 
@@ -297,18 +319,13 @@ impl<M> Routes<M> {
 }
 
 #[inline]
-fn put<M>(channel: &mpsc::Sender<Item<M>>, item: Item<M>) -> Picked<M> {
-    match channel.try_send(item) {
+fn put<M>(channel: &mpsc::Sender<(Shard, Item<M>)>, shard: Shard, item: Item<M>) -> Picked<M> {
+    match channel.try_send((shard, item)) {
         Ok(()) => Picked::Done,
-        Err(TrySendError::Full(item)) => Picked::Full(channel.clone(), item),
-        Err(TrySendError::Closed(item)) => Picked::Full(channel.clone(), item),
+        Err(TrySendError::Full((_, item)) | TrySendError::Closed((_, item))) => {
+            Picked::Full(channel.clone(), item)
+        }
     }
-}
-
-/// A shard has ended by itself: lets whoever publishes the new way do so.
-async fn stopped<M>(item: Item<M>) -> Item<M> {
-    tokio::task::yield_now().await;
-    item
 }
 
 /// A message on the slow way.

@@ -6,11 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use tenure_cluster::Node;
+use tenure_cluster::messaging::Received;
 use tenure_cluster::messaging::reliable::Delivery;
-use tenure_cluster::messaging::{Received, Reply};
 
-use super::routes::{Back, Item};
 use crate::id::EntityId;
 use crate::{BoxError, Entity, Hosted, StopReason};
 
@@ -20,18 +18,13 @@ pub(super) struct Cell<E> {
     pub(super) hosted: Hosted,
 }
 
-/// What to do with it.
-pub(super) enum Call<M> {
-    Start,
-    Receive(Item<M>),
-    Stop(StopReason),
+/// One call that goes on in a task of its own.
+pub(super) struct Run<E> {
+    pub(super) id: EntityId,
+    call: Working<E>,
 }
 
-/// One call, from its begin to its end.
-pub(super) struct Run<E> {
-    id: EntityId,
-    call: Pin<Box<dyn Future<Output = Left<E>> + Send>>,
-}
+type Working<E> = Pin<Box<dyn Future<Output = Left<E>> + Send>>;
 
 /// How a call came out.
 pub(super) struct Outcome<E> {
@@ -40,36 +33,30 @@ pub(super) struct Outcome<E> {
 }
 
 /// What is left after a call: an entity, none since it has stopped, or none since it has failed.
-type Left<E> = Result<Option<Box<Cell<E>>>, BoxError>;
+pub(super) type Left<E> = Result<Option<Box<Cell<E>>>, BoxError>;
 
 impl<E: Entity> Run<E> {
-    pub(super) fn new(cell: Box<Cell<E>>, call: Call<E::Message>, me: &Node) -> Self {
-        let id = cell.hosted.entity().clone();
-        let call: Pin<Box<dyn Future<Output = _> + Send>> = match call {
-            Call::Start => Box::pin(start(cell)),
-            Call::Stop(reason) => Box::pin(stop(cell, reason)),
-            Call::Receive(Item { from, message, back, .. }) => {
-                let from = from.unwrap_or_else(|| me.clone());
-                match back {
-                    Back::Nobody => {
-                        let reply = Reply::nobody();
-                        Box::pin(receive(cell, Received { message, from, reply }))
-                    }
-                    Back::Reply(reply) => {
-                        Box::pin(receive(cell, Received { message, from, reply }))
-                    }
-                    Back::Numbered(delivery) => Box::pin(deliver(cell, message, delivery)),
-                }
-            }
-        };
-        Self { id, call }
+    pub(super) fn start(id: EntityId, cell: Box<Cell<E>>) -> Self {
+        Self { id, call: Box::pin(start(cell)) }
+    }
+
+    pub(super) fn stop(id: EntityId, cell: Box<Cell<E>>, reason: StopReason) -> Self {
+        Self { id, call: Box::pin(stop(cell, reason)) }
+    }
+
+    pub(super) fn deliver(
+        id: EntityId,
+        cell: Box<Cell<E>>,
+        message: E::Message,
+        delivery: Box<Delivery<()>>,
+    ) -> Self {
+        Self { id, call: Box::pin(deliver(cell, message, delivery)) }
     }
 
     /// Goes on as far as it can without waiting: most calls end here.
     pub(super) fn try_end(mut self) -> Result<Outcome<E>, Self> {
-        // Whoever polls it next, and it is polled at once, is woken.
-        match Pin::new(&mut self).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(outcome) => Ok(outcome),
+        match poll_now(self.call.as_mut()) {
+            Poll::Ready(result) => Ok(Outcome { id: self.id, result }),
             Poll::Pending => Err(self),
         }
     }
@@ -79,16 +66,99 @@ impl<E: Entity> Future for Run<E> {
     type Output = Outcome<E>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
-        let call = &mut self.call;
-        // What panicked is dropped with the entity inside.
-        let polled = catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context)));
-        let result = match polled {
-            Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(result)) => result,
-            Err(_) => Err("it panicked".into()),
-        };
-        Poll::Ready(Outcome { id: self.id.clone(), result })
+        match poll(self.call.as_mut(), context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(result) => Poll::Ready(Outcome { id: self.id.clone(), result }),
+        }
     }
+}
+
+/// Has entities receive messages, in one place in memory for all calls that do not wait.
+pub(super) struct Caller<E: Entity>(Box<dyn Calls<E>>);
+
+impl<E: Entity> Caller<E> {
+    pub(super) fn new() -> Self {
+        Self(Box::new(Reused { begin: receive::<E>, place: Box::pin(None) }))
+    }
+
+    /// The call, or how it came out if it need not wait.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        id: EntityId,
+        cell: Box<Cell<E>>,
+        received: Received<E::Message>,
+    ) -> Result<Outcome<E>, Run<E>> {
+        match self.0.call(cell, received) {
+            Poll::Ready(result) => Ok(Outcome { id, result }),
+            Poll::Pending => Err(Run { id, call: self.0.take() }),
+        }
+    }
+}
+
+/// So that nobody needs to know the type of a call.
+trait Calls<E: Entity>: Send {
+    fn call(&mut self, cell: Box<Cell<E>>, received: Received<E::Message>) -> Poll<Left<E>>;
+
+    /// The call that waits.
+    fn take(&mut self) -> Working<E>;
+}
+
+struct Reused<B, F> {
+    begin: B,
+    place: Pin<Box<Option<F>>>,
+}
+
+impl<E, B, F> Calls<E> for Reused<B, F>
+where
+    E: Entity,
+    B: Fn(Box<Cell<E>>, Received<E::Message>) -> F + Send,
+    F: Future<Output = Left<E>> + Send + 'static,
+{
+    fn call(&mut self, cell: Box<Cell<E>>, received: Received<E::Message>) -> Poll<Left<E>> {
+        self.place.set(Some((self.begin)(cell, received)));
+        let polled = match self.place.as_mut().as_pin_mut() {
+            Some(call) => poll_now(call),
+            None => Poll::Pending, // Not reached.
+        };
+        if polled.is_ready() {
+            self.place.set(None);
+        }
+        polled
+    }
+
+    fn take(&mut self) -> Working<E> {
+        Box::pin(Taken(std::mem::replace(&mut self.place, Box::pin(None))))
+    }
+}
+
+/// A call that was taken from its place.
+struct Taken<F>(Pin<Box<Option<F>>>);
+
+impl<F: Future> Future for Taken<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        match self.0.as_mut().as_pin_mut() {
+            Some(call) => call.poll(context),
+            None => Poll::Pending, // Not reached: it is taken when it waits.
+        }
+    }
+}
+
+/// Whoever polls it next, and it is polled at once, is woken.
+fn poll_now<E>(call: Pin<&mut (impl Future<Output = Left<E>> + ?Sized)>) -> Poll<Left<E>> {
+    poll(call, &mut Context::from_waker(Waker::noop()))
+}
+
+/// What panicked is dropped with the entity inside.
+#[inline]
+fn poll<E>(
+    call: Pin<&mut (impl Future<Output = Left<E>> + ?Sized)>,
+    context: &mut Context<'_>,
+) -> Poll<Left<E>> {
+    catch_unwind(AssertUnwindSafe(|| call.poll(context)))
+        .unwrap_or_else(|_| Poll::Ready(Err("it panicked".into())))
 }
 
 /// Makes an entity; a panic there is a failure as any other.

@@ -1,34 +1,67 @@
 //! Tells users how things are.
 
-use std::sync::{Arc, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
 
+use tenure_cluster::Node;
 use tenure_cluster::messaging::Message;
-use tenure_lease::Moment;
+use tenure_lease::{Moment, Token};
 
 use super::control::Control;
-use crate::{Status, telemetry};
+use crate::{Shard, Status, telemetry};
+
+/// What a node knows of a kind, as it was last said.
+#[derive(Default)]
+pub(super) struct Said {
+    pub(super) coordinator: Option<(Node, u64)>,
+    pub(super) coordinates: bool,
+    pub(super) hosted: BTreeMap<Shard, Token>,
+    pub(super) homes: BTreeMap<Shard, Node>,
+    pub(super) why_not: Option<String>,
+}
+
+impl Said {
+    pub(super) fn status(&self, shards: u32, entities: usize, waiting: usize) -> Status {
+        Status {
+            coordinator: self.coordinator.clone(),
+            coordinates: self.coordinates,
+            shards,
+            hosted: self.hosted.iter().map(|(shard, token)| (*shard, *token)).collect(),
+            homes: self.homes.iter().map(|(shard, node)| (*shard, node.clone())).collect(),
+            entities,
+            waiting,
+            why_not: self.why_not.clone(),
+        }
+    }
+}
 
 impl<M: Message> Control<M> {
-    /// What users see, if it has changed.
-    pub(super) fn say(&self) {
+    /// What users see; of these shards, and of the whole.
+    pub(super) fn say(&self, shards: &BTreeSet<Shard>) {
         let now = Moment::now();
         let coordinates =
             self.coordinator.as_ref().is_some_and(|it| it.is_active(now) && it.is_recovered());
         let term = self.region.term();
-        let status = Status {
-            coordinator: self.region.coordinator().cloned().zip(term),
-            coordinates,
-            shards: self.shared.settings.shards,
-            hosted: self.region.shards().collect(),
-            homes: self.region.homes().map(|(shard, node)| (shard, node.clone())).collect(),
-            waiting: 0,
-            why_not: self.why_not(now),
-        };
-        let mut said = self.shared.status.lock().unwrap_or_else(PoisonError::into_inner);
-        if **said != status {
-            telemetry::hosting(&self.shared.kind, status.hosted.len());
+        let coordinator = self.region.coordinator().cloned().zip(term);
+        let why_not = self.why_not(now);
+        let mut said = self.shared.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = (said.hosted.len(), said.coordinates);
+        for &shard in shards {
+            match self.region.token(shard) {
+                Some(token) => drop(said.hosted.insert(shard, token)),
+                None => drop(said.hosted.remove(&shard)),
+            }
+            match self.region.home_of(shard) {
+                Some(node) => drop(said.homes.insert(shard, node.clone())),
+                None => drop(said.homes.remove(&shard)),
+            }
+        }
+        (said.coordinator, said.coordinates, said.why_not) = (coordinator, coordinates, why_not);
+        let after = (said.hosted.len(), coordinates);
+        drop(said);
+        if before != after {
+            telemetry::hosting(&self.shared.kind, after.0);
             telemetry::coordinating(&self.shared.kind, coordinates);
-            *said = Arc::new(status);
         }
     }
 

@@ -1,73 +1,56 @@
-//! A shard at work: a task with the entities of one shard.
-//!
-//! An entity's message is handled right here, as far as that goes without waiting. An entity that
-//! waits goes on in a task of its own, and what comes for it meanwhile waits in its mailbox: it
-//! slows nobody but those who send to it.
+//! One shard at work: its entities.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use tenure_cluster::Node;
-use tenure_cluster::messaging::{Lost, Reply};
+use tenure_cluster::messaging::{Lost, Received, Reply};
 use tenure_lease::Token;
 
-use super::handle::Shared;
+use super::lane::{Common, Ended, StopOrder};
+use super::memory::{Chore, Done, Memory, State};
 use super::remote::refuse;
 use super::routes::{Back, Item};
-use super::run::{Call, Cell, Factory, Outcome, Run, make};
+use super::run::{Cell, Outcome, Run, make};
 use crate::entity::HostedShard;
 use crate::id::{EntityId, Hashed};
-use crate::{BoxError, Entity, Hosted, Settings, Shard, StopReason, telemetry};
+use crate::{BoxError, Entity, Hosted, Shard, StopReason, telemetry};
 
-/// What a shard is told when it has to stop.
-#[derive(Clone)]
-pub(super) struct StopOrder {
-    pub(super) reason: StopReason,
-    pub(super) deadline: Instant,
-}
-
-/// How a shard ended.
-pub(super) struct Ended<M> {
-    pub(super) shard: Shard,
-    pub(super) token: Token,
-    /// What it has not looked at.
-    pub(super) leftovers: Vec<Item<M>>,
-}
-
-/// What a shard is started with.
-pub(super) struct Begin<M> {
-    pub(super) hosted: Arc<HostedShard>,
-    pub(super) me: Node,
-    pub(super) items: mpsc::Receiver<Item<M>>,
-    pub(super) orders: watch::Receiver<Option<StopOrder>>,
-}
-
-pub(super) struct Task<E: Entity> {
-    shared: Arc<Shared<E::Message>>,
-    make: Factory<E>,
+pub(super) struct ShardState<E: Entity> {
     hosted: Arc<HostedShard>,
-    me: Node,
     entities: HashMap<EntityId, Slot<E>, Hashed>,
-    /// Those that wait for something.
-    busy: JoinSet<Outcome<E>>,
+    /// Those that wait for something, each in a task of its own.
+    running: HashMap<EntityId, AbortHandle, Hashed>,
+    /// Those of them that are being passivated.
+    going: HashSet<EntityId, Hashed>,
     /// Those that have failed and had no success since.
     failed: HashMap<EntityId, Failed, Hashed>,
-    /// Those that are to be made again.
-    restarts: BinaryHeap<Reverse<Restart>>,
     /// How many messages wait in mailboxes.
     waiting: usize,
+    /// How many entities there are.
+    live: usize,
+    memory: Option<Memory>,
+    /// What came while it may not receive: it is not known yet which entities there are, or its
+    /// time is over and the order to stop is on its way.
+    kept: Vec<Item<E::Message>>,
+    /// When its time was last looked at.
+    round: u64,
+    lapsed: bool,
+    stopping: Option<Stopping<E::Message>>,
 }
 
-/// An entity's place. It is idle, at work, or waits until it may be made again.
+/// An entity's place. It is idle, at work, or waits until it may be made.
 struct Slot<E: Entity> {
     idle: Option<Box<Cell<E>>>,
     #[allow(clippy::box_collection, reason = "most are idle: it takes eight bytes of each")]
     mailbox: Option<Box<VecDeque<Item<E::Message>>>>,
+    /// When it was last used.
+    used: u64,
+    /// The stamp of its entry among the idle.
+    entered: u64,
 }
 
 struct Failed {
@@ -76,167 +59,217 @@ struct Failed {
     until: Instant,
 }
 
-/// Runs a shard until it has stopped.
-pub(super) async fn run<E: Entity>(
-    shared: Arc<Shared<E::Message>>,
-    make: Factory<E>,
-    begin: Begin<E::Message>,
-) -> Ended<E::Message> {
-    let Begin { hosted, me, mut items, mut orders } = begin;
-    let mut task = Task {
-        shared,
-        make,
-        hosted,
-        me,
-        entities: HashMap::default(),
-        busy: JoinSet::new(),
-        failed: HashMap::default(),
-        restarts: BinaryHeap::new(),
-        waiting: 0,
-    };
-    let mut batch = Vec::new();
-    let order = loop {
-        let restart_at = task.restart_at();
-        tokio::select! {
-            biased;
-            order = ordered(&mut orders) => break order,
-            Some(outcome) = task.busy.join_next() => {
-                if let Ok(outcome) = outcome {
-                    task.ended(outcome);
-                }
-            }
-            count = items.recv_many(&mut batch, BATCH) => {
-                // A session whose time is over is lost: the order to stop is on its way.
-                if count == 0 || !task.hosted.has_session() {
-                    break ordered(&mut orders).await;
-                }
-                if task.take(&mut batch, &orders) {
-                    break ordered(&mut orders).await;
-                }
-            }
-            () = tokio::time::sleep_until(restart_at.unwrap_or_else(Instant::now)),
-                if restart_at.is_some() => task.restart(),
-        }
-    };
-    items.close();
-    // Whoever was let in before may still be putting it down.
-    while let Some(item) = items.recv().await {
-        batch.push(item);
-    }
-    task.stop(order, batch).await
+struct Stopping<M> {
+    order: StopOrder,
+    /// What it has not looked at.
+    rest: Vec<Item<M>>,
+    /// Those that were at something are still at it; then the others stop.
+    finishing: bool,
+    /// Its time is over.
+    expired: bool,
+    /// How many were not in time.
+    late: usize,
 }
 
-/// Waits until it has to stop.
-async fn ordered(orders: &mut watch::Receiver<Option<StopOrder>>) -> StopOrder {
-    match orders.wait_for(Option::is_some).await.map(|order| order.clone()) {
-        Ok(Some(order)) => order,
-        // Its region is gone, which only a runtime that is shut down can cause.
-        _ => StopOrder { reason: StopReason::OutOfCluster, deadline: Instant::now() },
-    }
-}
-
-impl<E: Entity> Task<E> {
-    /// Has these received; whether it has to stop. The rest of them stays.
-    fn take(
-        &mut self,
-        batch: &mut Vec<Item<E::Message>>,
-        orders: &watch::Receiver<Option<StopOrder>>,
-    ) -> bool {
-        let mut rest = std::mem::take(batch).into_iter();
-        while let Some(item) = rest.next() {
-            self.receive(item);
-            if orders.has_changed().unwrap_or(true) {
-                batch.extend(rest);
-                return true;
-            }
+impl<E: Entity> ShardState<E> {
+    pub(super) fn new(hosted: Arc<HostedShard>, common: &mut Common<E>) -> Self {
+        let memory = common.shared.remember.clone().map(Memory::new);
+        if let Some(memory) = &memory {
+            let (kind, chores) = (&common.shared.kind, &mut common.chores);
+            memory.load(kind, hosted.shard, hosted.token, chores);
         }
-        false
+        Self {
+            hosted,
+            entities: HashMap::default(),
+            running: HashMap::default(),
+            going: HashSet::default(),
+            failed: HashMap::default(),
+            waiting: 0,
+            live: 0,
+            memory,
+            kept: Vec::new(),
+            round: 0,
+            lapsed: false,
+            stopping: None,
+        }
+    }
+
+    pub(super) fn shard(&self) -> Shard {
+        self.hosted.shard
+    }
+
+    pub(super) fn token(&self) -> Token {
+        self.hosted.token
+    }
+
+    pub(super) fn knows(&self, id: &EntityId) -> bool {
+        self.entities.contains_key(id)
     }
 
     /// Has one received now, if its entity is idle; else it waits.
-    fn receive(&mut self, item: Item<E::Message>) {
-        match self.entities.get_mut(&item.id) {
-            Some(slot) => {
-                if let Some(cell) = slot.idle.take() {
-                    let run = Run::new(cell, Call::Receive(item), &self.me);
-                    match run.try_end() {
-                        Ok(Outcome { result: Ok(Some(cell)), .. })
-                            if self.failed.is_empty() && !cell.hosted.is_passivated() =>
-                        {
-                            slot.idle = Some(cell);
-                        }
-                        Ok(outcome) => self.ended(outcome),
-                        Err(run) => drop(self.busy.spawn(run)),
-                    }
-                } else {
-                    self.wait(item);
-                }
+    #[inline]
+    pub(super) fn receive(&mut self, item: Item<E::Message>, common: &mut Common<E>) {
+        if !self.may_receive(common) {
+            return self.keep(item, common);
+        }
+        let Some(slot) = self.entities.get_mut(&item.id) else {
+            return self.first(item, common);
+        };
+        slot.used = common.idle.stamp();
+        let Some(cell) = slot.idle.take() else {
+            return self.wait(item, common);
+        };
+        match call(common, cell, item) {
+            Ok(Outcome { result: Ok(Some(cell)), .. })
+                if self.failed.is_empty() && !cell.hosted.is_passivated() =>
+            {
+                slot.idle = Some(cell);
             }
-            None => {
-                let id = item.id.clone();
-                self.entities.insert(id.clone(), Slot { idle: None, mailbox: None });
-                self.wait(item);
-                self.start(id);
+            Ok(outcome) => self.ended(outcome, common),
+            Err(run) => self.spawn(run, common),
+        }
+    }
+
+    /// The first message for an entity that is not here.
+    fn first(&mut self, item: Item<E::Message>, common: &mut Common<E>) {
+        let id = item.id.clone();
+        self.add(id.clone(), common);
+        self.wait(item, common);
+        match &mut self.memory {
+            Some(memory) => {
+                let place = (self.hosted.shard, self.hosted.token);
+                let (kind, chores) = (&common.shared.kind, &mut common.chores);
+                memory.note(id.as_str(), true, kind, place, chores);
             }
+            None => self.begin(id, common),
+        }
+    }
+
+    fn add(&mut self, id: EntityId, common: &Common<E>) {
+        let used = common.idle.stamp();
+        self.entities.insert(id, Slot { idle: None, mailbox: None, used, entered: used });
+    }
+
+    /// Whether messages may be received: a session whose time is over is lost.
+    #[inline]
+    fn may_receive(&mut self, common: &Common<E>) -> bool {
+        if self.round != common.round {
+            self.round = common.round;
+            self.lapsed |= !self.hosted.has_session();
+        }
+        !self.lapsed && self.memory.as_ref().is_none_or(|memory| memory.state == State::Ready)
+    }
+
+    fn keep(&mut self, item: Item<E::Message>, common: &Common<E>) {
+        match &mut self.stopping {
+            Some(stopping) => stopping.rest.push(item),
+            None if self.kept.len() < common.shared.settings.buffer_messages => {
+                self.kept.push(item);
+            }
+            None => full(item, common),
         }
     }
 
     /// Puts a message into the mailbox of its entity, if there is room.
-    fn wait(&mut self, item: Item<E::Message>) {
-        let settings: &Settings = &self.shared.settings;
+    fn wait(&mut self, item: Item<E::Message>, common: &Common<E>) {
+        let settings = &common.shared.settings;
         let Some(slot) = self.entities.get_mut(&item.id) else { return };
         let mailbox = slot.mailbox.get_or_insert_default();
         if mailbox.len() >= settings.mailbox || self.waiting >= settings.buffer_messages {
-            let Item { from, back, .. } = item;
-            match back {
-                Back::Nobody => refuse(&self.shared, from, Reply::nobody(), Lost::Full),
-                Back::Reply(reply) => refuse(&self.shared, from, reply, Lost::Full),
-                Back::Numbered(_) => {} // Not done: it comes again.
-            }
-            return;
+            return full(item, common);
         }
         mailbox.push_back(item);
         self.waiting += 1;
     }
 
+    /// Makes an entity, as soon as there may be one more.
+    fn begin(&mut self, id: EntityId, common: &mut Common<E>) {
+        match common.idle.must_wait(common.live) {
+            true => common.idle.wait(self.hosted.shard, self.hosted.token, id),
+            false => self.start(id, common),
+        }
+    }
+
+    pub(super) fn admitted(&mut self, id: EntityId, common: &mut Common<E>) {
+        if self.stopping.is_none() {
+            self.start(id, common);
+        }
+    }
+
     /// Makes an entity, unless it has to wait since it failed.
-    fn start(&mut self, id: EntityId) {
+    fn start(&mut self, id: EntityId, common: &mut Common<E>) {
         if let Some(failed) = self.failed.get(&id)
             && Instant::now() < failed.until
         {
-            self.restarts.push(Reverse(Restart { at: failed.until, id }));
-            return;
+            return self.later(failed.until, Some(id), common);
+        }
+        self.live += 1;
+        common.live += 1;
+        if let Some(slot) = self.entities.get_mut(&id) {
+            (slot.used, slot.entered) = (common.idle.stamp(), common.idle.stamp());
+            common.idle.enter(self.hosted.shard, &id, slot.entered);
         }
         let hosted = Hosted::new(self.hosted.clone(), id.clone());
-        match make(&*self.make, hosted) {
-            Ok(cell) => self.call(cell, Call::Start),
-            Err(error) => self.ended(Outcome { id, result: Err(error) }),
+        match make(&*common.make, hosted) {
+            Ok(cell) => self.go_on(Run::start(id, cell), common),
+            Err(error) => self.ended(Outcome { id, result: Err(error) }, common),
         }
     }
 
-    fn call(&mut self, cell: Box<Cell<E>>, call: Call<E::Message>) {
-        match Run::new(cell, call, &self.me).try_end() {
-            Ok(outcome) => self.ended(outcome),
-            Err(run) => drop(self.busy.spawn(run)),
+    fn go_on(&mut self, run: Run<E>, common: &mut Common<E>) {
+        match run.try_end() {
+            Ok(outcome) => self.ended(outcome, common),
+            Err(run) => self.spawn(run, common),
         }
+    }
+
+    fn spawn(&mut self, run: Run<E>, common: &mut Common<E>) {
+        let id = run.id.clone();
+        let handle = common.spawn(self.hosted.shard, self.hosted.token, run);
+        self.running.insert(id, handle);
+    }
+
+    /// A task has ended; `None` if it was dropped where it awaited. How the shard ended, if it has.
+    pub(super) fn came_back(
+        &mut self,
+        id: EntityId,
+        outcome: Option<Outcome<E>>,
+        common: &mut Common<E>,
+    ) -> Option<Ended<E::Message>> {
+        self.running.remove(&id);
+        if self.going.remove(&id) {
+            common.idle.gone();
+        }
+        if self.stopping.is_some() {
+            if let Some(Outcome { result: Ok(Some(cell)), .. }) = outcome
+                && let Some(slot) = self.entities.get_mut(&id)
+            {
+                slot.idle = Some(cell);
+            }
+            return self.advance(common);
+        }
+        let dropped = || Outcome { id, result: Err("it was dropped where it awaited".into()) };
+        self.ended(outcome.unwrap_or_else(dropped), common);
+        None
     }
 
     /// A call has ended: goes on with what waits.
-    fn ended(&mut self, outcome: Outcome<E>) {
+    fn ended(&mut self, outcome: Outcome<E>, common: &mut Common<E>) {
         let mut outcome = outcome;
         loop {
             let Outcome { id, result } = outcome;
             let cell = match result {
                 Ok(Some(cell)) => cell,
-                Ok(None) => return self.again(id),
-                Err(error) => return self.failure(id, &error),
+                Ok(None) => return self.gone(id, common),
+                Err(error) => return self.failure(id, &error, common),
             };
             let Some(slot) = self.entities.get_mut(&id) else { return };
             let next = slot.mailbox.as_mut().and_then(|mailbox| mailbox.pop_front());
-            let call = match next {
+            let called = match next {
                 Some(item) => {
                     self.waiting -= 1;
-                    Call::Receive(item)
+                    slot.used = common.idle.stamp();
+                    call(common, cell, item)
                 }
                 None => {
                     self.failed.remove(&id);
@@ -245,31 +278,66 @@ impl<E: Entity> Task<E> {
                         slot.idle = Some(cell);
                         return;
                     }
-                    Call::Stop(StopReason::Passivated)
+                    Run::stop(id, cell, StopReason::Passivated).try_end().inspect_err(|run| {
+                        self.going.insert(run.id.clone());
+                        common.idle.goes();
+                    })
                 }
             };
-            match Run::new(cell, call, &self.me).try_end() {
+            match called {
                 Ok(next) => outcome = next,
-                Err(run) => return drop(self.busy.spawn(run)),
+                Err(run) => return self.spawn(run, common),
             }
         }
     }
 
+    /// Stops an entity that has not been used since this stamp; whether it goes.
+    pub(super) fn passivate(&mut self, id: &EntityId, stamp: u64, common: &mut Common<E>) -> bool {
+        let Some(slot) = self.entities.get_mut(id) else { return true };
+        if slot.entered != stamp || self.stopping.is_some() {
+            return true; // Another entry stands for it.
+        }
+        let idle = slot.idle.take_if(|_| slot.used <= stamp);
+        let Some(cell) = idle else {
+            slot.entered = if slot.idle.is_some() { slot.used } else { common.idle.stamp() };
+            common.idle.enter(self.hosted.shard, id, slot.entered);
+            return false;
+        };
+        cell.hosted.passivate();
+        self.ended(Outcome { id: id.clone(), result: Ok(Some(cell)) }, common);
+        true
+    }
+
+    fn one_less(&mut self, common: &mut Common<E>) {
+        self.live -= 1;
+        common.live -= 1;
+    }
+
     /// An entity is no more: makes another if messages wait for it.
-    fn again(&mut self, id: EntityId) {
+    fn gone(&mut self, id: EntityId, common: &mut Common<E>) {
+        self.one_less(common);
+        self.again(id, common);
+    }
+
+    fn again(&mut self, id: EntityId, common: &mut Common<E>) {
         let mailbox = self.entities.get(&id).and_then(|slot| slot.mailbox.as_ref());
-        match mailbox.is_some_and(|mailbox| !mailbox.is_empty()) {
-            true => self.start(id),
-            false => drop(self.entities.remove(&id)),
+        if mailbox.is_some_and(|mailbox| !mailbox.is_empty()) {
+            return self.begin(id, common);
+        }
+        self.entities.remove(&id);
+        if let Some(memory) = &mut self.memory {
+            let place = (self.hosted.shard, self.hosted.token);
+            memory.note(id.as_str(), false, &common.shared.kind, place, &mut common.chores);
         }
     }
 
-    fn failure(&mut self, id: EntityId, error: &BoxError) {
-        let kind = &self.shared.kind;
+    fn failure(&mut self, id: EntityId, error: &BoxError, common: &mut Common<E>) {
+        self.one_less(common);
+        let kind = &common.shared.kind;
         telemetry::failed(kind);
         tracing::error!(%kind, %id, shard = %self.hosted.shard, "entity failed: {error}");
         let now = Instant::now();
-        let backoff = self.shared.settings.restart_backoff;
+        let backoff = common.shared.settings.restart_backoff;
         if self.failed.len() >= FAILED_MAX {
             self.failed.retain(|_, failed| now < failed.until + backoff * BACKOFF_MAX);
         }
@@ -280,71 +348,174 @@ impl<E: Entity> Task<E> {
             times => now + backoff * 2_u32.saturating_pow(times - 1).min(BACKOFF_MAX),
         };
         failed.times += 1;
-        self.again(id);
+        match self.memory {
+            Some(_) => self.begin(id, common), // It is there, whoever sends it something.
+            None => self.again(id, common),
+        }
     }
 
-    fn restart_at(&self) -> Option<Instant> {
-        self.restarts.peek().map(|Reverse(restart)| restart.at)
+    fn later(&self, at: Instant, id: Option<EntityId>, common: &mut Common<E>) {
+        let (shard, token) = (self.hosted.shard, self.hosted.token);
+        common.restarts.0.push(Reverse(Restart { at, shard, token, id }));
     }
 
-    /// Makes those again whose pause is over.
-    fn restart(&mut self) {
-        while let Some(Reverse(next)) = self.restarts.peek()
-            && next.at <= Instant::now()
-        {
-            if let Some(Reverse(Restart { id, .. })) = self.restarts.pop() {
-                self.start(id);
+    /// An entity may be made again, or the time to stop is over.
+    pub(super) fn due(
+        &mut self,
+        id: Option<EntityId>,
+        now: Instant,
+        common: &mut Common<E>,
+    ) -> Option<Ended<E::Message>> {
+        let Some(stopping) = &mut self.stopping else {
+            if let Some(id) = id {
+                self.begin(id, common);
+            }
+            return None;
+        };
+        if id.is_none() && now >= stopping.order.deadline && !stopping.expired {
+            stopping.expired = true;
+            stopping.late += self.running.len();
+            self.running.values().for_each(AbortHandle::abort);
+        }
+        None
+    }
+
+    /// Something about what is remembered is done.
+    pub(super) fn chore_done(&mut self, chore: Chore, common: &mut Common<E>) {
+        let place = (self.hosted.shard, self.hosted.token);
+        let Some(memory) = &mut self.memory else { return };
+        if self.stopping.is_some() {
+            return;
+        }
+        match chore.done {
+            Done::Loaded(ids) => {
+                memory.state = State::Ready;
+                for id in ids {
+                    let id = EntityId::new(&id);
+                    self.add(id.clone(), common);
+                    self.begin(id, common);
+                }
+                for item in std::mem::take(&mut self.kept) {
+                    self.receive(item, common);
+                }
+            }
+            Done::Written(ids) => {
+                memory.written(&common.shared.kind, place, &mut common.chores);
+                for id in ids {
+                    self.begin(EntityId::new(&id), common);
+                }
+            }
+            Done::Refused(error) => {
+                memory.state = State::Refused;
+                let kind = &common.shared.kind;
+                tracing::error!(%kind, shard = %place.0, "it should not be here: {error}");
             }
         }
     }
 
-    /// Stops all entities, by the deadline.
-    async fn stop(mut self, order: StopOrder, rest: Vec<Item<E::Message>>) -> Ended<E::Message> {
-        let StopOrder { reason, deadline } = order;
-        if !reason.is_graceful() {
-            self.busy.shutdown().await;
+    /// Stops all entities, by the deadline. How the shard ended, if it has.
+    pub(super) fn stop(
+        &mut self,
+        order: StopOrder,
+        items: Vec<Item<E::Message>>,
+        common: &mut Common<E>,
+    ) -> Option<Ended<E::Message>> {
+        if !order.reason.is_graceful() {
+            self.running.values().for_each(AbortHandle::abort);
         }
-        let late = self.finish(deadline).await;
-        let mut leftovers = Vec::new();
-        let (hosted, me) = (self.hosted.clone(), self.me.clone());
-        for (_, Slot { idle, mailbox }) in std::mem::take(&mut self.entities) {
-            leftovers.extend(mailbox.into_iter().flat_map(|mailbox| *mailbox));
-            if let Some(cell) = idle
-                && let Err(run) = Run::new(cell, Call::Stop(reason.clone()), &me).try_end()
-            {
-                self.busy.spawn(run);
+        self.later(order.deadline, None, common);
+        let mut rest = std::mem::take(&mut self.kept);
+        rest.extend(items);
+        self.stopping = Some(Stopping { order, rest, finishing: true, expired: false, late: 0 });
+        self.advance(common)
+    }
+
+    fn advance(&mut self, common: &mut Common<E>) -> Option<Ended<E::Message>> {
+        if !self.running.is_empty() {
+            return None;
+        }
+        let stopping = self.stopping.as_mut()?;
+        if std::mem::replace(&mut stopping.finishing, false) {
+            let (reason, expired) = (stopping.order.reason.clone(), stopping.expired);
+            let mut leftovers = Vec::new();
+            for (id, Slot { idle, mailbox, .. }) in std::mem::take(&mut self.entities) {
+                leftovers.extend(mailbox.into_iter().flat_map(|mailbox| *mailbox));
+                if let Some(cell) = idle
+                    && let Err(run) = Run::stop(id, cell, reason.clone()).try_end()
+                {
+                    self.spawn(run, common);
+                }
+            }
+            let stopping = self.stopping.as_mut()?;
+            leftovers.append(&mut stopping.rest);
+            stopping.rest = leftovers;
+            if expired {
+                stopping.late += self.running.len();
+                self.running.values().for_each(AbortHandle::abort);
+            }
+            if !self.running.is_empty() {
+                return None;
             }
         }
-        let late = late + self.finish(deadline).await;
+        let Stopping { rest, late, .. } = self.stopping.take()?;
+        common.live -= self.live;
         if late > 0 {
-            let kind = &self.shared.kind;
+            let kind = &common.shared.kind;
             telemetry::failed(kind);
-            tracing::error!(%kind, shard = %hosted.shard, late, "entities did not stop in time, and were dropped");
+            tracing::error!(%kind, shard = %self.hosted.shard, late, "entities did not stop in time, and were dropped");
         }
-        leftovers.extend(rest);
-        Ended { shard: hosted.shard, token: hosted.token, leftovers }
-    }
-
-    /// Waits for those that are at something, by the deadline; how many were not in time.
-    async fn finish(&mut self, deadline: Instant) -> usize {
-        while let Ok(Some(outcome)) = tokio::time::timeout_at(deadline, self.busy.join_next()).await
-        {
-            if let Ok(Outcome { id, result: Ok(Some(cell)) }) = outcome
-                && let Some(slot) = self.entities.get_mut(&id)
-            {
-                slot.idle = Some(cell);
-            }
-        }
-        let late = self.busy.len();
-        self.busy.shutdown().await;
-        late
+        let HostedShard { shard, token, .. } = *self.hosted;
+        Some(Ended { shard, token, leftovers: rest })
     }
 }
 
-/// When to make an entity again.
-struct Restart {
+/// Has an entity receive a message, as far as that goes without waiting.
+#[inline]
+fn call<E: Entity>(
+    common: &mut Common<E>,
+    cell: Box<Cell<E>>,
+    item: Item<E::Message>,
+) -> Result<Outcome<E>, Run<E>> {
+    let Item { id, from, message, back } = item;
+    let reply = match back {
+        Back::Nobody => Reply::nobody(),
+        Back::Reply(reply) => reply,
+        Back::Numbered(delivery) => return Run::deliver(id, cell, message, delivery).try_end(),
+    };
+    let from = from.unwrap_or_else(|| common.me.clone());
+    common.caller.receive(id, cell, Received { message, from, reply })
+}
+
+/// There is no room for a message.
+fn full<E: Entity>(item: Item<E::Message>, common: &Common<E>) {
+    let Item { from, back, .. } = item;
+    match back {
+        Back::Nobody => refuse(&common.shared, from, Reply::nobody(), Lost::Full),
+        Back::Reply(reply) => refuse(&common.shared, from, reply, Lost::Full),
+        Back::Numbered(_) => {} // Not done: it comes again.
+    }
+}
+
+/// When something is to be done about shards.
+#[derive(Default)]
+pub(super) struct Restarts(BinaryHeap<Reverse<Restart>>);
+
+/// When to make an entity again; without one, when a shard must have stopped.
+pub(super) struct Restart {
     at: Instant,
-    id: EntityId,
+    pub(super) shard: Shard,
+    pub(super) token: Token,
+    pub(super) id: Option<EntityId>,
+}
+
+impl Restarts {
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.0.peek().map(|Reverse(restart)| restart.at)
+    }
+
+    pub(super) fn due(&mut self, now: Instant) -> Option<Restart> {
+        if self.next()? > now { None } else { self.0.pop().map(|Reverse(restart)| restart) }
+    }
 }
 
 impl PartialEq for Restart {
@@ -367,8 +538,6 @@ impl Ord for Restart {
     }
 }
 
-/// How many messages are taken at a time.
-const BATCH: usize = 256;
 /// The longest pause, in pauses.
 const BACKOFF_MAX: u32 = 30;
 /// Of how many failures is remembered before old ones are forgotten.

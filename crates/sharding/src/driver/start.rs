@@ -4,19 +4,21 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use tenure_cluster::Cluster;
 
 use super::control::{Control, Incoming, Spawn};
+use super::count::Counts;
 use super::guard::Guards;
 use super::handle::{Sharding, Shared};
 use super::letter::{Letter, board};
 use super::remote::{self, Frame};
 use super::routes::Routes;
-use super::{Factory, inbox, reliable_inbox, shard};
+use super::{Factory, inbox, lane, look, reliable_inbox};
 use crate::builder::StartError;
-use crate::{Entity, Settings, Status};
+use crate::remember::Remember;
+use crate::{Entity, Settings};
 
 /// What to start.
 pub(crate) struct Start {
@@ -24,6 +26,7 @@ pub(crate) struct Start {
     pub(crate) kind: Arc<str>,
     pub(crate) guards: Guards,
     pub(crate) settings: Settings,
+    pub(crate) remember: Option<Arc<dyn Remember>>,
 }
 
 /// The kinds that this node has something to do with.
@@ -56,16 +59,20 @@ fn begin<E: Entity>(
     start: Start,
     make: Option<Factory<E>>,
 ) -> Result<Sharding<E::Message>, StartError> {
-    let Start { cluster, kind, guards, settings } = start;
+    let Start { cluster, kind, guards, settings, remember } = start;
     let inbox: Arc<str> = inbox(&kind).into();
     let frames = cluster.receiver_with_room::<Frame<E::Message>>(&inbox, ROOM)?;
     let letters = cluster.receiver::<Letter>(&board(&kind))?;
     let numbered = cluster.reliable_receiver(&reliable_inbox(&kind))?;
+    let looks = cluster.receiver(&look::name(&kind))?;
     let (control, events) = mpsc::channel(EVENTS);
     let shared = Arc::new(Shared {
         routes: Routes::new(settings.shards),
-        status: Mutex::new(Arc::new(Status { shards: settings.shards, ..Status::default() })),
+        said: Mutex::default(),
+        remember,
         control: control.clone(),
+        counts: Counts::default(),
+        rebalance: Notify::new(),
         cluster: cluster.clone(),
         kind,
         inbox,
@@ -73,10 +80,11 @@ fn begin<E: Entity>(
     });
     tokio::spawn(remote::receive(shared.clone(), frames, control));
     tokio::spawn(remote::receive_numbered(shared.clone(), numbered));
+    tokio::spawn(look::answer(shared.clone(), looks));
     let spawn = make.map(|make| {
         let shared = shared.clone();
         let spawn: Spawn<E::Message> =
-            Box::new(move |begin| Box::pin(shard::run::<E>(shared.clone(), make.clone(), begin)));
+            Box::new(move |inlet| Box::pin(lane::run::<E>(shared.clone(), make.clone(), inlet)));
         spawn
     });
     let (leave, leaving) = mpsc::channel(1);

@@ -46,7 +46,8 @@ impl<M> Region<M> {
     pub(super) fn report(&mut self) {
         let Some((term, _)) = self.registered else { return };
         let shards = self.shards().collect();
-        self.tell(Message::Report { term, host: self.host(), shards });
+        let version = self.settings.version.clone();
+        self.tell(Message::Report { term, host: self.host(), shards, version });
     }
 
     pub(super) fn receive_allocate(&mut self, from: &Node, directive: Directive, now: Moment) {
@@ -155,6 +156,7 @@ impl<M> Region<M> {
     fn start_silently(&mut self, shard: Shard, token: Token, host: Host, now: Moment) {
         let hosted = Hosted { host, token, stopping: false, confirm: Vec::new(), next: None };
         self.shards.insert(shard, hosted);
+        self.changed.insert(shard);
         self.counts.started += 1;
         self.effects.push(Effect::Start { shard, token });
         self.move_home(shard, token, self.me.clone(), now);

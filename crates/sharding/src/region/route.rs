@@ -33,6 +33,7 @@ impl<M> Region<M> {
                 return;
             }
         }
+        self.changed.insert(shard);
         let buffer = self.buffers.entry(shard).or_insert_with(Buffer::new);
         if let Err(message) = buffer.push(message, bytes, &self.settings) {
             let why = buffer.full();
@@ -73,6 +74,7 @@ impl<M> Region<M> {
             }
         }
         if !own.is_empty() {
+            self.changed.insert(shard);
             self.buffers.entry(shard).or_insert_with(Buffer::new).put_back(own);
         }
         from_others
@@ -81,6 +83,7 @@ impl<M> Region<M> {
     /// A shard has a new home. What this region sent to the former one may still come back from
     /// there: nothing is sent to the new one before that is settled.
     pub(super) fn move_home(&mut self, shard: Shard, token: Token, node: Node, now: Moment) {
+        self.changed.insert(shard);
         let former = self.homes.insert(shard, (token, node.clone()));
         let Some((_, former)) = former.filter(|(_, former)| {
             *former != node && *former != self.me && self.reachable.contains(former)
@@ -110,6 +113,7 @@ impl<M> Region<M> {
             self.effects.push(Effect::Fail { message, why: Unroutable::Ended });
             return;
         }
+        self.changed.insert(shard);
         if self.homes.get(&shard).is_some_and(|(_, home)| home == from) {
             self.homes.remove(&shard);
         }
@@ -142,6 +146,9 @@ impl<M> Region<M> {
     /// These nodes are members and within reach, and no others: what is elsewhere waits.
     pub fn reachable(&mut self, nodes: BTreeSet<Node>, now: Moment) {
         self.tick(now);
+        if self.reachable != nodes {
+            self.all_changed();
+        }
         self.reachable = nodes;
         let reachable = self.reachable.clone();
         self.stop_waiting(|from, _| !reachable.contains(from));
@@ -194,6 +201,7 @@ impl<M> Region<M> {
             return;
         }
         let Some(buffer) = self.buffers.remove(&shard) else { return };
+        self.changed.insert(shard);
         for message in buffer.into_messages() {
             self.effects.push(match (running, &elsewhere) {
                 (Some(token), _) => Effect::Deliver { shard, token, message },
@@ -252,7 +260,8 @@ impl<M> Region<M> {
     }
 
     pub(super) fn fail_all(&mut self) {
-        for (_, buffer) in std::mem::take(&mut self.buffers) {
+        for (shard, buffer) in std::mem::take(&mut self.buffers) {
+            self.changed.insert(shard);
             for message in buffer.into_messages() {
                 self.effects.push(Effect::Fail { message, why: Unroutable::Ended });
             }

@@ -5,7 +5,7 @@ use tenure_lease::{Moment, Token};
 use super::{Effect, Leftover, Region, Unroutable, Way};
 use crate::message::{Answer, Directive, Message, Refusal};
 use crate::testing::{at, host, node, session};
-use crate::{Host, Settings, Setup, Shard};
+use crate::{Host, Settings, Setup, Shard, Version};
 
 type Effects = Vec<Effect<&'static str>>;
 
@@ -142,8 +142,12 @@ fn a_late_allocate_after_its_own_hand_off_is_not_obeyed() {
 fn whatever_is_below_is_refused_and_said_so() {
     let mut bench = Bench::new(Setup::Sessions);
     bench.allocate(5, 1);
-    let report =
-        Message::Report { term: 6, host: Some(host(1, 1)), shards: vec![(S, Token::new(5, 1))] };
+    let report = Message::Report {
+        term: 6,
+        host: Some(host(1, 1)),
+        shards: vec![(S, Token::new(5, 1))],
+        version: Version::default(),
+    };
     assert_eq!(bench.greet(2, 6), [Effect::Send(node(2), report)]);
     let other = Refusal::OtherCoordinator { term: 6 };
     assert_eq!(bench.hand_off(5, 1), [refused(0, other)]);
@@ -170,7 +174,12 @@ fn a_directive_for_a_former_session_is_refused() {
     assert_eq!(bench.stopped(5, 1), [stopped(5, 1), Effect::SessionEnded]);
     assert_eq!(bench.region.host(), None);
     bench.region.session_won(session(1, 2), UNTIL, bench.now);
-    let report = Message::Report { term: 5, host: Some(host(1, 2)), shards: vec![] };
+    let report = Message::Report {
+        term: 5,
+        host: Some(host(1, 2)),
+        shards: vec![],
+        version: Version::default(),
+    };
     assert_eq!(bench.effects(), [Effect::Send(node(0), report)]);
     assert_eq!(bench.receive(0, Message::Allocate(to_former)), other);
 }
@@ -191,7 +200,8 @@ fn a_session_whose_time_is_over_is_lost_without_being_told() {
 fn no_session_no_shards() {
     let settings = Settings::new(Setup::Sessions, 8);
     let mut bench = Bench { region: Region::new(node(1), settings, true), now: at(1) };
-    let report = Message::Report { term: 5, host: None, shards: vec![] };
+    let report =
+        Message::Report { term: 5, host: None, shards: vec![], version: Version::default() };
     assert_eq!(bench.greet(0, 5), [Effect::Send(node(0), report), ask_all()]);
     let directive = directive(host(1, 1), 5, 1);
     let other = [refused(0, Refusal::OtherSession)];
@@ -333,7 +343,8 @@ fn a_proxy_hosts_nothing_and_finds_everything() {
     let settings = Settings::new(Setup::Sessions, 8);
     let mut bench = Bench { region: Region::new(node(1), settings, false), now: at(1) };
     bench.region.reachable((0..3).map(node).collect(), bench.now);
-    let report = Message::Report { term: 5, host: None, shards: vec![] };
+    let report =
+        Message::Report { term: 5, host: None, shards: vec![], version: Version::default() };
     assert_eq!(bench.greet(0, 5), [Effect::Send(node(0), report), ask_all()]);
     assert_eq!(bench.send("a"), [ask()]);
     assert_eq!(bench.home(2, 1), [forward(2, "a")]);

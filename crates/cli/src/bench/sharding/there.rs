@@ -1,0 +1,128 @@
+//! What another process measures, over loopback with mutual TLS.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tenure_cluster::certs::Authority;
+use tenure_cluster::messaging::Received;
+use tenure_sharding::{BoxError, Entity, Hosted, Shardings as _};
+
+use super::super::samples::Samples;
+use super::super::singleton::{Count, Count64, PATIENCE, Place, broken, join, runtime};
+use super::There;
+use crate::exit::{self, Failure};
+
+/// Counts what it is told.
+struct Counter(u64, Arc<AtomicU64>);
+
+impl Entity for Counter {
+    type Message = Count64;
+
+    async fn receive(&mut self, received: Received<Count64>, _: &Hosted) -> Result<(), BoxError> {
+        match received.message {
+            Count64::Add(bytes) => {
+                std::hint::black_box(bytes);
+                self.0 += 1;
+            }
+            Count64::Count => {
+                self.1.fetch_add(std::mem::take(&mut self.0), Ordering::Relaxed);
+                received.reply.answer::<Count>(self.1.load(Ordering::Relaxed)).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Hosts entities here, and has the other process talk to them.
+pub(super) fn measure(how_long: Duration) -> Result<There, Failure> {
+    let place = Place::new()?;
+    let output = runtime()?.block_on(async {
+        let authority = Authority::new("bench").map_err(broken)?;
+        for name in ["host", "peer"] {
+            let files = authority.issue(name, &["127.0.0.1"]).map_err(broken)?;
+            files.save(place.0.join(name)).map_err(broken)?;
+        }
+        let (cluster, store) = join(&place.0, "host").await?;
+        let count = Arc::<AtomicU64>::default();
+        let kind = cluster.sharding("counter").shards(SHARDS).lease(store.lease("bench.counters"));
+        let counters = kind.start(move |_| Counter(0, count.clone())).map_err(broken)?;
+        while counters.status().hosted.len() < SHARDS as usize {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let program = std::env::current_exe().map_err(broken)?;
+        let peer = tokio::process::Command::new(program)
+            .args(["bench", "sharding", "--duration"])
+            .arg(format!("{}ms", how_long.as_millis()))
+            .arg("--peer")
+            .arg(&place.0)
+            .stderr(Stdio::inherit())
+            .kill_on_drop(true)
+            .output();
+        let output = peer.await.map_err(broken)?;
+        cluster.leave().await;
+        Ok::<_, Failure>(output)
+    })?;
+    serde_json::from_slice(&output.stdout).map_err(broken)
+}
+
+/// The other process: talks, and prints what it measured.
+pub(in super::super) fn peer(place: &Path, how_long: Duration) -> Result<(), Failure> {
+    let there = runtime()?.block_on(async {
+        let (cluster, _store) = join(place, "peer").await?;
+        let kind = cluster.sharding("counter").shards(SHARDS);
+        let counters = kind.proxy::<Count64>().map_err(broken)?;
+        let ids: Vec<_> =
+            (0..ENTITIES).map(|id| counters.entity(&format!("entity-{id}"))).collect();
+        let total = async || {
+            let mut total = 0;
+            for id in &ids {
+                total = id.ask(Count).within(PATIENCE).await.map_err(broken)?;
+            }
+            Ok::<u64, Failure>(total)
+        };
+        let before = total().await?;
+        let began = Instant::now();
+        let mut told = 0_u64;
+        while began.elapsed() < how_long {
+            for id in &ids {
+                id.tell(Count64::Add([7; 63])).await.map_err(broken)?;
+            }
+            told += ids.len() as u64;
+        }
+        // It has handled what came before the question.
+        ids[ids.len() - 1].ask(Count).within(PATIENCE).await.map_err(broken)?;
+        let seconds = began.elapsed().as_secs_f64();
+        let arrived = total().await? - before;
+        if arrived != told {
+            let lost = format!(
+                "{} of {told} messages were lost; is the machine overloaded?",
+                told - arrived
+            );
+            return Err(Failure::new(exit::SYSTEM, lost));
+        }
+        let mut asked = Vec::new();
+        let began = Instant::now();
+        while began.elapsed() < how_long / 2 {
+            let id = &ids[asked.len() % ids.len()];
+            let at = Instant::now();
+            id.ask(Count).within(PATIENCE).await.map_err(broken)?;
+            asked.push(at.elapsed());
+        }
+        let asked: Samples = asked.into_iter().collect();
+        let micros = |percent| asked.percentile(percent).as_secs_f64() * 1e6;
+        cluster.leave().await;
+        Ok(There {
+            remote_tells_per_s: told as f64 / seconds,
+            ask_us_p50: micros(50),
+            ask_us_p99: micros(99),
+        })
+    })?;
+    println!("{}", serde_json::to_string(&there).map_err(broken)?);
+    Ok(())
+}
+
+const SHARDS: u32 = 64;
+const ENTITIES: usize = 1000;

@@ -1,0 +1,147 @@
+//! Which entities have not been used for long: they are passivated, by time or by number.
+//!
+//! Each has a stamp, when it was last used, and an entry in a heap with the stamp that it had when
+//! it was entered. Use only changes the stamp; what comes out of the heap too early is entered
+//! again. So a message costs nothing but the stamp.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use tenure_lease::Token;
+
+use crate::id::EntityId;
+use crate::{Settings, Shard};
+
+pub(super) struct Idle {
+    after: Option<Duration>,
+    /// How many entities this lane may have.
+    most: Option<usize>,
+    began: Instant,
+    now: u64,
+    heap: BinaryHeap<Reverse<Entry>>,
+    /// How many are being passivated.
+    going: usize,
+    /// Those that are made when others have gone.
+    waiting: VecDeque<(Shard, Token, EntityId)>,
+}
+
+struct Entry {
+    stamp: u64,
+    shard: Shard,
+    id: EntityId,
+}
+
+impl Idle {
+    pub(super) fn new(settings: &Settings, lanes: usize) -> Self {
+        Self {
+            after: settings.passivate_after,
+            most: settings.entities_max.map(|most| (most / lanes).max(1)),
+            began: Instant::now(),
+            now: 0,
+            heap: BinaryHeap::new(),
+            going: 0,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    fn is_on(&self) -> bool {
+        self.after.is_some() || self.most.is_some()
+    }
+
+    /// Looks at the clock, if anybody cares.
+    pub(super) fn look(&mut self) {
+        if self.is_on() {
+            self.now = self.began.elapsed().as_micros() as u64;
+        }
+    }
+
+    /// What an entity that is used now is stamped with.
+    #[inline]
+    pub(super) fn stamp(&self) -> u64 {
+        self.now
+    }
+
+    pub(super) fn is_now(&self, stamp: u64) -> bool {
+        stamp >= self.now
+    }
+
+    /// An entity is there, or was used since the stamp that came out.
+    pub(super) fn enter(&mut self, shard: Shard, id: &EntityId, stamp: u64) {
+        if self.is_on() {
+            self.heap.push(Reverse(Entry { stamp, shard, id: id.clone() }));
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_full(&self, live: usize) -> bool {
+        self.most.is_some_and(|most| live >= most)
+    }
+
+    /// Whether somebody must go, and not enough do already.
+    pub(super) fn needs_room(&self, live: usize) -> bool {
+        self.most.is_some_and(|most| live >= most + self.going)
+    }
+
+    pub(super) fn oldest(&mut self) -> Option<(Shard, EntityId, u64)> {
+        self.heap.pop().map(|Reverse(Entry { stamp, shard, id })| (shard, id, stamp))
+    }
+
+    /// The next one that may have been idle for too long.
+    pub(super) fn due(&mut self) -> Option<(Shard, EntityId, u64)> {
+        let after = self.after?.as_micros() as u64;
+        let Reverse(first) = self.heap.peek()?;
+        if first.stamp + after > self.now { None } else { self.oldest() }
+    }
+
+    pub(super) fn next(&self) -> Option<Instant> {
+        let Reverse(first) = self.heap.peek()?;
+        Some(self.began + Duration::from_micros(first.stamp + 1) + self.after?)
+    }
+
+    /// One begins to go.
+    pub(super) fn goes(&mut self) {
+        self.going += 1;
+    }
+
+    pub(super) fn gone(&mut self) {
+        self.going = self.going.saturating_sub(1);
+    }
+
+    /// Whether a new one has to wait until others have gone. If all are at work, it does not: they
+    /// may be waiting for it.
+    pub(super) fn must_wait(&self, live: usize) -> bool {
+        self.is_full(live) && self.going > 0
+    }
+
+    pub(super) fn wait(&mut self, shard: Shard, token: Token, id: EntityId) {
+        self.waiting.push_back((shard, token, id));
+    }
+
+    /// Who may be made now.
+    pub(super) fn admitted(&mut self, live: usize) -> Option<(Shard, Token, EntityId)> {
+        if self.must_wait(live) { None } else { self.waiting.pop_front() }
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.stamp == other.stamp
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.stamp.cmp(&other.stamp)
+    }
+}

@@ -1,0 +1,407 @@
+//! Shards at work: a few tasks, each with its share of this node's shards and one queue for all of
+//! them.
+//!
+//! A message is handled right here, as far as that goes without waiting. An entity that waits goes
+//! on in a task of its own, and what comes for it meanwhile waits in its mailbox: it slows nobody
+//! but those who send to it.
+//!
+//! # Stopping a shard
+//!
+//! Nobody puts anything into the queue for a shard whose way was withdrawn ([`super::routes`]), and
+//! that is done before the order to stop. So what was let in is in the queue by then: it is taken
+//! out, and comes back with the shard.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use tokio::sync::mpsc;
+use tokio::task::{self, AbortHandle, JoinError, JoinSet};
+use tokio::time::Instant;
+
+use tenure_cluster::messaging::{Lost, Reply};
+use tenure_cluster::{Address, Node};
+use tenure_lease::Token;
+
+use super::count::Tally;
+use super::handle::Shared;
+use super::idle::Idle;
+use super::memory::{Chore, Chores};
+use super::remote::refuse;
+use super::routes::{Back, Item};
+use super::run::{Caller, Factory, Outcome, Run};
+use super::shard::{Restarts, ShardState};
+use crate::entity::HostedShard;
+use crate::id::EntityId;
+use crate::{Entity, Shard, StopReason};
+
+/// What a shard is told when it has to stop.
+#[derive(Clone)]
+pub(super) struct StopOrder {
+    pub(super) reason: StopReason,
+    pub(super) deadline: Instant,
+}
+
+/// How a shard ended.
+pub(super) struct Ended<M> {
+    pub(super) shard: Shard,
+    pub(super) token: Token,
+    /// What it has not looked at.
+    pub(super) leftovers: Vec<Item<M>>,
+}
+
+/// What a lane is told.
+pub(super) enum Order {
+    Begin(Arc<HostedShard>),
+    Stop(Shard, Token, StopOrder),
+}
+
+/// The way into a lane.
+pub(super) struct Lane<M> {
+    pub(super) items: mpsc::Sender<(Shard, Item<M>)>,
+    orders: mpsc::UnboundedSender<Order>,
+    /// How many orders it has not looked at.
+    unread: Arc<AtomicUsize>,
+    pub(super) task: task::Id,
+}
+
+/// Its inner end.
+pub(super) struct Inlet<M> {
+    /// How many lanes there are.
+    pub(super) lanes: usize,
+    items: mpsc::Receiver<(Shard, Item<M>)>,
+    /// Unbounded: there is little to be said, and control must not wait.
+    orders: mpsc::UnboundedReceiver<Order>,
+    unread: Arc<AtomicUsize>,
+    ended: mpsc::UnboundedSender<Ended<M>>,
+}
+
+impl<M: Send + 'static> Lane<M> {
+    pub(super) fn new(
+        lanes: usize,
+        ended: mpsc::UnboundedSender<Ended<M>>,
+        spawn: impl FnOnce(Inlet<M>) -> AbortHandle,
+    ) -> Self {
+        let (items, queued) = mpsc::channel(ITEMS);
+        let (orders, ordered) = mpsc::unbounded_channel();
+        let unread = Arc::<AtomicUsize>::default();
+        let task =
+            spawn(Inlet { lanes, items: queued, orders: ordered, unread: unread.clone(), ended });
+        Self { items, orders, unread, task: task.id() }
+    }
+
+    pub(super) fn order(&self, order: Order) {
+        self.unread.fetch_add(1, Relaxed);
+        let _ = self.orders.send(order); // A lane that is gone is known to be.
+    }
+}
+
+/// A lane at work.
+struct Shards<E: Entity> {
+    common: Common<E>,
+    /// By the number of the shard, divided by that of the lanes.
+    shards: Vec<Option<Box<ShardState<E>>>>,
+    inlet: Inlet<E::Message>,
+    /// Taken out of the queue, and not handled yet.
+    ahead: VecDeque<(Shard, Item<E::Message>)>,
+}
+
+/// What all shards of a lane share.
+pub(super) struct Common<E: Entity> {
+    pub(super) shared: Arc<Shared<E::Message>>,
+    pub(super) make: Factory<E>,
+    /// A copy of this lane's own, so that lanes do not count references in one place.
+    pub(super) me: Node,
+    pub(super) caller: Caller<E>,
+    /// Entities that wait for something.
+    pub(super) busy: JoinSet<Outcome<E>>,
+    /// Whose task is whose.
+    pub(super) whose: HashMap<task::Id, (Shard, Token, EntityId)>,
+    pub(super) restarts: Restarts,
+    pub(super) idle: Idle,
+    pub(super) chores: Chores,
+    /// How many entities there are.
+    pub(super) live: usize,
+    tally: Tally<E::Message>,
+    /// Rises with every handful of messages.
+    pub(super) round: u64,
+}
+
+impl<E: Entity> Common<E> {
+    fn next_round(&mut self) {
+        self.round += 1;
+        self.idle.look();
+    }
+
+    pub(super) fn spawn(&mut self, shard: Shard, token: Token, run: Run<E>) -> AbortHandle {
+        let id = run.id.clone();
+        let handle = self.busy.spawn(run);
+        self.whose.insert(handle.id(), (shard, token, id));
+        handle
+    }
+}
+
+/// Runs a lane for as long as its region lives.
+pub(super) async fn run<E: Entity>(
+    shared: Arc<Shared<E::Message>>,
+    make: Factory<E>,
+    inlet: Inlet<E::Message>,
+) {
+    let me = shared.cluster.me();
+    let address = Address::new(me.address.as_str()).unwrap_or(me.address);
+    let common = Common {
+        idle: Idle::new(&shared.settings, inlet.lanes),
+        tally: Tally::new(shared.clone()),
+        shared,
+        make,
+        me: Node { address, ..me },
+        caller: Caller::new(),
+        busy: JoinSet::new(),
+        whose: HashMap::new(),
+        restarts: Restarts::default(),
+        chores: Chores::default(),
+        live: 0,
+        round: 1,
+    };
+    Shards { common, shards: Vec::new(), inlet, ahead: VecDeque::new() }.run().await;
+}
+
+impl<E: Entity> Shards<E> {
+    async fn run(mut self) {
+        let mut batch = Vec::new();
+        loop {
+            self.common.tally.entities(self.common.live);
+            let wake = self.next_wake();
+            tokio::select! {
+                biased;
+                order = self.inlet.orders.recv() => match order {
+                    Some(order) => self.obey(order),
+                    None => return,
+                },
+                Some(ended) = self.common.busy.join_next_with_id() => {
+                    self.outcome(ended);
+                    while let Some(ended) = self.common.busy.try_join_next_with_id() {
+                        self.outcome(ended);
+                    }
+                }
+                Some(chore) = self.common.chores.next() => self.chore(chore),
+                () = std::future::ready(()), if !self.ahead.is_empty() => {
+                    self.common.next_round();
+                    self.go_on();
+                }
+                count = self.inlet.items.recv_many(&mut batch, BATCH) => {
+                    if count == 0 {
+                        return; // Not reached: whoever gives orders keeps the way in, too.
+                    }
+                    self.common.tally.received(count);
+                    self.common.next_round();
+                    self.take(&mut batch);
+                }
+                () = tokio::time::sleep_until(wake.unwrap_or_else(Instant::now)),
+                    if wake.is_some() => self.wake(),
+            }
+        }
+    }
+
+    /// Has these received; what an order came before is kept for later.
+    fn take(&mut self, batch: &mut Vec<(Shard, Item<E::Message>)>) {
+        let mut rest = batch.drain(..);
+        while self.inlet.unread.load(Relaxed) == 0 {
+            let Some((shard, item)) = rest.next() else { return };
+            receive(&mut self.common, &mut self.shards, self.inlet.lanes, shard, item);
+        }
+        self.ahead.extend(rest);
+    }
+
+    fn go_on(&mut self) {
+        for _ in 0..BATCH {
+            if self.inlet.unread.load(Relaxed) > 0 {
+                return;
+            }
+            let Some((shard, item)) = self.ahead.pop_front() else { return };
+            receive(&mut self.common, &mut self.shards, self.inlet.lanes, shard, item);
+        }
+    }
+
+    /// Does all that it is told by now.
+    fn obey(&mut self, first: Order) {
+        let mut next = Some(first);
+        let mut stopping = Vec::new();
+        while let Some(order) = next {
+            self.inlet.unread.fetch_sub(1, Relaxed);
+            match order {
+                Order::Begin(hosted) => self.begin(hosted),
+                Order::Stop(shard, token, order) => stopping.push((shard, token, order)),
+            }
+            next = self.inlet.orders.try_recv().ok();
+        }
+        if stopping.is_empty() {
+            return;
+        }
+        for _ in 0..self.inlet.items.len() {
+            let Ok(item) = self.inlet.items.try_recv() else { break };
+            self.ahead.push_back(item);
+        }
+        let mut theirs: HashMap<Shard, Vec<Item<E::Message>>> =
+            stopping.iter().map(|(shard, ..)| (*shard, Vec::new())).collect();
+        let ahead = std::mem::take(&mut self.ahead);
+        for (shard, item) in ahead {
+            match theirs.get_mut(&shard) {
+                Some(items) => items.push(item),
+                None => self.ahead.push_back((shard, item)),
+            }
+        }
+        for (shard, token, order) in stopping {
+            let items = theirs.remove(&shard).unwrap_or_default();
+            match self.state(shard, token) {
+                Some((state, common)) => {
+                    let ended = state.stop(order, items, common);
+                    self.finish(shard, ended);
+                }
+                // Not reached: it has begun, and ends when it is told to.
+                None => self.finish(shard, Some(Ended { shard, token, leftovers: items })),
+            }
+        }
+    }
+
+    fn begin(&mut self, hosted: Arc<HostedShard>) {
+        let place = hosted.shard.0 as usize / self.inlet.lanes;
+        if self.shards.len() <= place {
+            self.shards.resize_with(place + 1, || None);
+        }
+        self.shards[place] = Some(Box::new(ShardState::new(hosted, &mut self.common)));
+    }
+
+    /// A shard's state, if this allocation of it is here.
+    fn state(
+        &mut self,
+        shard: Shard,
+        token: Token,
+    ) -> Option<(&mut ShardState<E>, &mut Common<E>)> {
+        let place = shard.0 as usize / self.inlet.lanes;
+        let state = self.shards.get_mut(place)?.as_deref_mut();
+        state.filter(|state| state.token() == token).map(|state| (state, &mut self.common))
+    }
+
+    fn outcome(&mut self, ended: Result<(task::Id, Outcome<E>), JoinError>) {
+        let (task, outcome) = match ended {
+            Ok((task, outcome)) => (task, Some(outcome)),
+            Err(error) => (error.id(), None), // It was dropped where it awaited.
+        };
+        let Some((shard, token, id)) = self.common.whose.remove(&task) else { return };
+        if let Some((state, common)) = self.state(shard, token) {
+            let ended = state.came_back(id, outcome, common);
+            self.finish(shard, ended);
+        }
+        self.admit();
+    }
+
+    fn chore(&mut self, chore: Chore) {
+        let (shard, token) = (chore.shard, chore.token);
+        if let Some((state, common)) = self.state(shard, token) {
+            state.chore_done(chore, common);
+        }
+    }
+
+    /// A shard has stopped, if it has.
+    fn finish(&mut self, shard: Shard, ended: Option<Ended<E::Message>>) {
+        let Some(ended) = ended else { return };
+        if let Some(state) = self.shards.get_mut(shard.0 as usize / self.inlet.lanes) {
+            *state = None;
+        }
+        let _ = self.inlet.ended.send(ended); // Control is there for as long as this.
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        let stop = self.common.restarts.next();
+        stop.into_iter().chain(self.common.idle.next()).min()
+    }
+
+    fn wake(&mut self) {
+        let now = Instant::now();
+        self.common.idle.look();
+        while let Some(due) = self.common.restarts.due(now) {
+            if let Some((state, common)) = self.state(due.shard, due.token) {
+                let ended = state.due(due.id, now, common);
+                self.finish(due.shard, ended);
+            }
+        }
+        while let Some((shard, id, stamp)) = self.common.idle.due() {
+            passivate(&mut self.common, &mut self.shards, self.inlet.lanes, shard, &id, stamp);
+        }
+        self.admit();
+    }
+
+    /// Makes entities that had to wait for others to go.
+    fn admit(&mut self) {
+        while let Some((shard, token, id)) = self.common.idle.admitted(self.common.live) {
+            if let Some((state, common)) = self.state(shard, token) {
+                state.admitted(id, common);
+            }
+        }
+    }
+}
+
+#[inline]
+fn receive<E: Entity>(
+    common: &mut Common<E>,
+    shards: &mut [Option<Box<ShardState<E>>>],
+    lanes: usize,
+    shard: Shard,
+    item: Item<E::Message>,
+) {
+    let place = shard.0 as usize / lanes;
+    if common.idle.is_full(common.live) {
+        let knows = |state: &ShardState<E>| state.knows(&item.id);
+        let known = shards.get(place).and_then(Option::as_deref).is_some_and(knows);
+        if !known {
+            make_room(common, shards, lanes);
+        }
+    }
+    match shards.get_mut(place) {
+        Some(Some(state)) => state.receive(item, common),
+        // Not reached: a shard begins before the way to it is known.
+        _ => {
+            let Item { from, back, .. } = item;
+            let reply = match back {
+                Back::Reply(reply) => reply,
+                Back::Nobody | Back::Numbered(_) => Reply::nobody(),
+            };
+            refuse(&common.shared, from, reply, Lost::NoSuchReceiver);
+        }
+    }
+}
+
+/// Passivates those that have not been used for longest until there is room for one.
+fn make_room<E: Entity>(
+    common: &mut Common<E>,
+    shards: &mut [Option<Box<ShardState<E>>>],
+    lanes: usize,
+) {
+    while common.idle.needs_room(common.live) {
+        let Some((shard, id, stamp)) = common.idle.oldest() else { return };
+        if !passivate(common, shards, lanes, shard, &id, stamp) && common.idle.is_now(stamp) {
+            return; // All are at work.
+        }
+    }
+}
+
+/// Whether it has gone, or is about to; it stays if it was used since, or is at work.
+fn passivate<E: Entity>(
+    common: &mut Common<E>,
+    shards: &mut [Option<Box<ShardState<E>>>],
+    lanes: usize,
+    shard: Shard,
+    id: &EntityId,
+    stamp: u64,
+) -> bool {
+    match shards.get_mut(shard.0 as usize / lanes) {
+        Some(Some(state)) if state.shard() == shard => state.passivate(id, stamp, common),
+        _ => true,
+    }
+}
+
+/// How many messages wait for a lane before senders do.
+const ITEMS: usize = 4096;
+/// How many messages are taken at a time.
+const BATCH: usize = 256;

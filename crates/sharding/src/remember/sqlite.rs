@@ -1,0 +1,131 @@
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rusqlite::{Connection, params};
+
+use tenure_lease::fence::{FenceError, SqliteFence};
+
+use super::{Place, Remember, RememberError, Remembering};
+
+/// Remembers entities in a SQLite database: for nodes that share one machine, or one file.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let directory = std::env::temp_dir();
+/// let remember = tenure_sharding::SqliteRemember::open(directory.join("entities.db"))?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct SqliteRemember {
+    connection: Arc<Mutex<Connection>>,
+}
+
+impl SqliteRemember {
+    /// Opens a database, and makes its tables if they are not there.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, rusqlite::Error> {
+        let connection = Connection::open(path)?;
+        connection.busy_timeout(BUSY)?;
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.execute_batch(TABLE)?;
+        Ok(Self { connection: Arc::new(Mutex::new(connection)) })
+    }
+
+    /// SQLite waits for disks: not where others wait for us.
+    #[allow(clippy::disallowed_methods, reason = "it drives a database")]
+    fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> Result<T, FenceError> + Send + 'static,
+    ) -> Remembering<'_, T> {
+        let connection = self.connection.clone();
+        Box::pin(async move {
+            let work = tokio::task::spawn_blocking(move || {
+                work(&mut connection.lock().unwrap_or_else(PoisonError::into_inner))
+            });
+            match work.await {
+                Ok(Ok(done)) => Ok(done),
+                Ok(Err(FenceError::Refused { held, fence, .. })) => {
+                    Err(RememberError::Refused { held, fence })
+                }
+                Ok(Err(error)) => Err(RememberError::Failed(error.into())),
+                Err(error) => Err(RememberError::Failed(error.into())),
+            }
+        })
+    }
+}
+
+impl Remember for SqliteRemember {
+    fn load(&self, place: Place<'_>) -> Remembering<'_, Vec<String>> {
+        let (resource, token) = (resource(place), place.token);
+        let (kind, shard) = (place.kind.to_owned(), place.shard.0);
+        self.run(move |connection| {
+            let fence = SqliteFence::raise_token(token, connection, &resource)?;
+            let read = fence.begin(connection)?;
+            let mut rows = read.prepare(SELECT)?;
+            let ids = rows.query_map(params![kind, shard], |row| row.get(0))?;
+            Ok(ids.collect::<Result<_, _>>()?)
+        })
+    }
+
+    fn change(
+        &self,
+        place: Place<'_>,
+        added: Vec<String>,
+        removed: Vec<String>,
+    ) -> Remembering<'_, ()> {
+        let (resource, token) = (resource(place), place.token);
+        let (kind, shard) = (place.kind.to_owned(), place.shard.0);
+        self.run(move |connection| {
+            let fence = SqliteFence::raise_token(token, connection, &resource)?;
+            let work = fence.begin(connection)?;
+            for id in &added {
+                work.execute(INSERT, params![kind, shard, id])?;
+            }
+            for id in &removed {
+                work.execute(DELETE, params![kind, shard, id])?;
+            }
+            Ok(work.commit()?)
+        })
+    }
+}
+
+fn resource(Place { kind, shard, .. }: Place<'_>) -> String {
+    format!("sharding/{kind}/{shard}")
+}
+
+const TABLE: &str = "CREATE TABLE IF NOT EXISTS tenure_entities (
+    kind TEXT NOT NULL, shard INTEGER NOT NULL, id TEXT NOT NULL,
+    PRIMARY KEY (kind, shard, id)) WITHOUT ROWID";
+const SELECT: &str = "SELECT id FROM tenure_entities WHERE kind = ?1 AND shard = ?2";
+const INSERT: &str = "INSERT OR IGNORE INTO tenure_entities VALUES (?1, ?2, ?3)";
+const DELETE: &str = "DELETE FROM tenure_entities WHERE kind = ?1 AND shard = ?2 AND id = ?3";
+/// How long another process may be at it.
+const BUSY: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use tenure_lease::Token;
+
+    use super::*;
+    use crate::Shard;
+
+    #[tokio::test]
+    async fn what_is_remembered_is_fenced() {
+        let path = std::env::temp_dir().join(format!("tenure-remember-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let remember = SqliteRemember::open(&path).unwrap();
+        let at =
+            |term, shard| Place { kind: "cart", shard: Shard(shard), token: Token::new(term, 1) };
+        assert!(remember.load(at(1, 0)).await.unwrap().is_empty());
+        let both = vec!["a".to_owned(), "b".to_owned()];
+        remember.change(at(1, 0), both.clone(), Vec::new()).await.unwrap();
+        assert_eq!(remember.load(at(2, 0)).await.unwrap(), both);
+        let late = remember.change(at(1, 0), vec!["c".into()], Vec::new()).await.unwrap_err();
+        assert!(matches!(late, RememberError::Refused { .. }), "{late}");
+        assert!(remember.load(at(1, 0)).await.is_err());
+        remember.change(at(2, 0), Vec::new(), vec!["a".into()]).await.unwrap();
+        assert_eq!(remember.load(at(3, 0)).await.unwrap(), ["b"]);
+        assert!(remember.load(at(1, 1)).await.unwrap().is_empty(), "shards are apart");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
