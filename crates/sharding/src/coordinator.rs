@@ -24,6 +24,8 @@ mod duty;
 mod members;
 mod recover;
 #[cfg(test)]
+mod scale;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};

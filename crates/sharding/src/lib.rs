@@ -27,12 +27,14 @@
 //! id.rs             which shard an entity belongs to
 //! strategy.rs       which region a shard goes to; version.rs: of the application
 //! remember.rs       which entities there are, in a database
+//! daemon.rs         workers that always run
 //! entity.rs         what users write; builder.rs: how they start it
 //! driver/           gives the cores a clock, a cluster, leases and something to run
 //! ```
 
 mod builder;
 pub mod coordinator;
+mod daemon;
 mod driver;
 mod entity;
 mod host;
@@ -51,6 +53,7 @@ mod version;
 
 pub use builder::{Builder, Shardings, StartError};
 pub use coordinator::Coordinator;
+pub use daemon::{Daemon, Daemons};
 pub use driver::{Asking, EntityRef, NotCoordinator, RegionStats, Reliable, Sharding};
 pub use entity::{BoxError, Entity, Hosted, StopReason};
 pub use host::{Host, Shard};

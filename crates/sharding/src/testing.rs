@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_cluster::membership::{Effect, Membership};
-use tenure_cluster::{Address, Incarnation, MembershipSettings, Node, Roles, View};
+use tenure_cluster::{Address, Incarnation, MembershipSettings, Node, Roles, Status, View};
 use tenure_lease::Moment;
 use tenure_lease::record::SessionRef;
 
@@ -54,8 +54,49 @@ impl Nodes {
         nodes
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.memberships.len()
+    }
+
     pub(crate) fn view(&self, index: usize) -> &View {
         self.memberships[index].as_ref().unwrap().view().unwrap()
+    }
+
+    /// So many more, one after the other.
+    pub(crate) fn join(&mut self, count: usize) {
+        for _ in 0..count {
+            let index = self.memberships.len();
+            let settings = MembershipSettings::default();
+            let mut membership = Membership::new(
+                node(index),
+                Roles::default(),
+                Arc::new([]),
+                settings,
+                index as u64,
+            );
+            membership.join(vec![node(0).address], self.now);
+            self.memberships.push(Some(membership));
+            self.pass(Duration::from_secs(5));
+        }
+    }
+
+    /// Says that it leaves; the others have heard of it.
+    pub(crate) fn begin_leave(&mut self, index: usize) {
+        self.memberships[index].as_mut().unwrap().leave(self.now);
+        while !self.view(0).member(&node(index)).is_none_or(|it| it.status >= Status::Leaving) {
+            self.pass(Duration::from_millis(50));
+        }
+    }
+
+    /// All of these at once, which the first is told.
+    pub(crate) fn lose(&mut self, lost: &[usize]) {
+        lost.iter().for_each(|index| self.memberships[*index] = None);
+        for index in lost {
+            self.memberships[0].as_mut().unwrap().down(&node(*index), self.now);
+        }
+        while lost.iter().any(|index| self.view(0).member(&node(*index)).is_some()) {
+            self.pass(Duration::from_millis(500));
+        }
     }
 
     pub(crate) fn leave(&mut self, index: usize) {

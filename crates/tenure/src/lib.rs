@@ -45,3 +45,8 @@ struct Readme;
 #[cfg(all(doctest, feature = "singleton"))]
 #[doc = include_str!("../../../docs/singleton.md")]
 struct Guide;
+
+/// And that to sharding.
+#[cfg(all(doctest, feature = "sharding"))]
+#[doc = include_str!("../../../docs/sharding.md")]
+struct ShardingGuide;

@@ -103,16 +103,32 @@ impl Coordinator {
         if !duty.balancing || moving >= limit || is_mixed {
             return;
         }
-        let (ids, loads) = loads(duty, &duty.eligible);
+        let placement = self.settings.strategy.placement();
+        let (ids, mut loads) = loads(duty, &duty.eligible);
         let mut homes: Vec<(Shard, usize)> = Vec::new();
+        let mut on_their_way: Vec<Shard> = duty.free().iter().copied().collect();
         for (place, id) in ids.iter().enumerate() {
-            let hosted = duty.hosted(*id);
-            let still = hosted.filter(|(_, shard)| matches!(shard, Place::At { .. }));
-            homes.extend(still.map(|(shard, _)| (shard, place)));
+            for (shard, now) in duty.hosted(*id) {
+                match now {
+                    Place::At { .. } => homes.push((shard, place)),
+                    Place::HandingOff { .. } => {
+                        loads[place].shards -= 1;
+                        on_their_way.push(shard);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        // As if they had arrived: else too many would be sent after them.
+        for shard in on_their_way {
+            let place = placement.place(shard, &loads);
+            if let Some(load) = place.and_then(|place| loads.get_mut(place)) {
+                load.shards += 1;
+            }
         }
         homes.sort_unstable();
         let most = limit - moving;
-        let mut moved = self.settings.strategy.placement().moves(&loads, &homes, most);
+        let mut moved = placement.moves(&loads, &homes, most);
         moved.truncate(most);
         // It could go on if there was something on its way.
         duty.balancing = moved.len() == most || moving > 0;

@@ -221,9 +221,11 @@ impl<M: Message> Control<M> {
         self.refresh(now);
         let Some(running) = self.shards.remove(&shard) else { return };
         let mut left = Vec::new();
-        for Item { id, from, message, back } in leftovers {
-            match back {
-                Back::Nobody => {
+        for item in leftovers {
+            let from = item.sender();
+            let Item { id, message, back, .. } = item;
+            match back.map(|back| *back) {
+                None => {
                     let bytes = size(&message);
                     let sender = from.clone();
                     let what = What::Tell(message);
@@ -232,12 +234,12 @@ impl<M: Message> Control<M> {
                     left.push(Leftover { from, message, bytes });
                 }
                 // Whoever asked asks again, where the shard is by then.
-                Back::Reply(reply) => {
+                Some(Back::Reply(reply)) => {
                     let from = from.unwrap_or_else(|| self.me.clone());
                     let received = Received { message: (), from, reply };
                     self.shared.cluster.refuse(&self.shared.inbox, received, Lost::NoSuchReceiver);
                 }
-                Back::Numbered(_) => {} // Not done: it comes again.
+                Some(Back::Numbered(_)) => {} // Not done: it comes again.
             }
         }
         for message in running.pending {
@@ -257,6 +259,9 @@ impl<M: Message> Control<M> {
 
     /// A lane has failed, with the shards that it ran and what they had been handed.
     pub(super) fn failed(&mut self, error: &JoinError) {
+        if error.is_cancelled() {
+            return; // The runtime is shut down.
+        }
         tracing::error!(kind = %self.shared.kind, "shards have failed: {error}");
         telemetry::failed(&self.shared.kind);
         let Some(lane) = self.lanes.iter().position(|lane| lane.task == error.id()) else { return };
@@ -347,7 +352,8 @@ impl<M: Message> Control<M> {
                 let Parcel { id, from, what, ticket } = parcel;
                 match what {
                     What::Tell(message) => {
-                        permit.send((shard, Item { id, from, message, back: Back::Nobody }))
+                        let from = from.map(Arc::new);
+                        permit.send((shard, Item { id, from, message, back: None }))
                     }
                     What::Turn(grant) => drop(grant.send(Ok(Turn::Here))), // Its time may be over.
                 }

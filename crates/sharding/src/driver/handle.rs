@@ -12,7 +12,7 @@ use tenure_cluster::{Cluster, Node};
 use super::count::Counts;
 use super::reliable::Reliable;
 use super::remote::{Frame, Peer, Raw, RawAsk, bad_id, size};
-use super::routes::{AskWay, Back, Item, Routes, Sent, Ticket};
+use super::routes::{AskWay, Item, Routes, Sent, Ticket};
 use super::say::Said;
 use super::{Event, Parcel, Turn, What};
 use crate::id::EntityId;
@@ -131,7 +131,7 @@ impl<M: Message> EntityRef<M> {
         if !self.id.is_valid() {
             return Err(NotDone::Encoding(bad_id(self.id.as_str().len())));
         }
-        let item = Item { id: self.id.clone(), from: None, message, back: Back::Nobody };
+        let item = Item { id: self.id.clone(), from: None, message, back: None };
         match self.shared.routes.send(self.shard, item).await {
             Sent::Done => Ok(()),
             Sent::There(peer, late, item) => {

@@ -120,6 +120,10 @@ impl Idle {
         self.waiting.push_back((shard, token, id));
     }
 
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Who may be made now.
     pub(super) fn admitted(&mut self, live: usize) -> Option<(Shard, Token, EntityId)> {
         if self.must_wait(live) { None } else { self.waiting.pop_front() }

@@ -169,6 +169,8 @@ pub(super) async fn run<E: Entity>(
 impl<E: Entity> Shards<E> {
     async fn run(mut self) {
         let mut batch = Vec::new();
+        // How often it looks again before it sleeps: to be woken costs whoever sends more.
+        let mut awake = 0;
         loop {
             self.common.tally.entities(self.common.live);
             let wake = self.next_wake();
@@ -193,10 +195,12 @@ impl<E: Entity> Shards<E> {
                     if count == 0 {
                         return; // Not reached: whoever gives orders keeps the way in, too.
                     }
+                    awake = AWAKE;
                     self.common.tally.received(count);
                     self.common.next_round();
                     self.take(&mut batch);
                 }
+                () = tokio::task::yield_now(), if awake > 0 => awake -= 1,
                 () = tokio::time::sleep_until(wake.unwrap_or_else(Instant::now)),
                     if wake.is_some() => self.wake(),
             }
@@ -334,7 +338,12 @@ impl<E: Entity> Shards<E> {
 
     /// Makes entities that had to wait for others to go.
     fn admit(&mut self) {
-        while let Some((shard, token, id)) = self.common.idle.admitted(self.common.live) {
+        while self.common.idle.has_waiting() {
+            if self.common.idle.is_full(self.common.live) {
+                make_room(&mut self.common, &mut self.shards, self.inlet.lanes);
+            }
+            let admitted = self.common.idle.admitted(self.common.live);
+            let Some((shard, token, id)) = admitted else { return };
             if let Some((state, common)) = self.state(shard, token) {
                 state.admitted(id, common);
             }
@@ -362,10 +371,10 @@ fn receive<E: Entity>(
         Some(Some(state)) => state.receive(item, common),
         // Not reached: a shard begins before the way to it is known.
         _ => {
-            let Item { from, back, .. } = item;
-            let reply = match back {
-                Back::Reply(reply) => reply,
-                Back::Nobody | Back::Numbered(_) => Reply::nobody(),
+            let from = item.sender();
+            let reply = match item.back.map(|back| *back) {
+                Some(Back::Reply(reply)) => reply,
+                None | Some(Back::Numbered(_)) => Reply::nobody(),
             };
             refuse(&common.shared, from, reply, Lost::NoSuchReceiver);
         }
@@ -405,3 +414,5 @@ fn passivate<E: Entity>(
 const ITEMS: usize = 4096;
 /// How many messages are taken at a time.
 const BATCH: usize = 256;
+/// How often a lane looks again before it sleeps: for some microseconds.
+const AWAKE: u32 = 16;

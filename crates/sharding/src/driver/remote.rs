@@ -133,13 +133,20 @@ pub(super) async fn receive<M: Message>(
     control: mpsc::Sender<Event<M>>,
 ) {
     let mut batch = Vec::new();
+    // Who sent the last one: most often, the next one, too.
+    let mut last: Option<Arc<Node>> = None;
     while inbox.recv_many(&mut batch, BATCH).await > 0 {
         for received in batch.drain(..) {
             let Received { message: frame, from, reply } = received;
             let event = match frame {
                 Frame::Forward(id, message) => {
-                    let back = if reply.is_wanted() { Back::Reply(reply) } else { Back::Nobody };
-                    match arrive(&shared, Item { id, from: Some(from), message, back }).await {
+                    let wanted = reply.is_wanted();
+                    let back = wanted.then(|| Box::new(Back::Reply(reply)));
+                    if last.as_deref() != Some(&from) {
+                        last = Some(Arc::new(from));
+                    }
+                    let from = last.clone();
+                    match arrive(&shared, Item { id, from, message, back }).await {
                         None => continue,
                         Some(event) => event,
                     }
@@ -167,21 +174,21 @@ async fn arrive<M: Message>(shared: &Shared<M>, item: Item<M>) -> Option<Event<M
         Arrived::Delivered => return None,
         Arrived::NotHere(ticket, item) => (ticket, item),
     };
-    let Item { id, from, message, back } = item;
-    let from = from?; // It is from another node.
-    match back {
-        Back::Nobody => {
+    let from = item.sender()?; // It is from another node.
+    let Item { id, message, back, .. } = item;
+    match back.map(|back| *back) {
+        None => {
             let (what, sender) = (What::Tell(message), Some(from.clone()));
             let parcel = Parcel { id, from: sender, what, ticket: Some(ticket) };
             Some(Event::Forwarded { from, shard, parcel })
         }
         // Whoever asked asks again, where the shard is by then.
-        Back::Reply(reply) => {
+        Some(Back::Reply(reply)) => {
             let received = Received { message: (), from, reply };
             shared.cluster.refuse(&shared.inbox, received, Lost::NoSuchReceiver);
             None
         }
-        Back::Numbered(_) => None, // Not done: it comes again.
+        Some(Back::Numbered(_)) => None, // Not done: it comes again.
     }
 }
 
@@ -193,7 +200,7 @@ pub(super) async fn receive_numbered<M: Message>(
     while let Some(delivery) = inbox.recv().await {
         let (Addressed(id, message), delivery): (_, Delivery<()>) = delivery.split();
         let shard = shard_of(id.as_str(), shared.settings.shards);
-        let back = Back::Numbered(Box::new(delivery));
+        let back = Some(Box::new(Back::Numbered(delivery)));
         // If it is not here, it is dropped: not done, it comes again.
         drop(shared.routes.arrive(shard, Item { id, from: None, message, back }).await);
     }

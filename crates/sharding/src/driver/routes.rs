@@ -35,16 +35,23 @@ use crate::id::EntityId;
 pub(super) struct Item<M> {
     pub(super) id: EntityId,
     /// The node that sent it; `None` if that is this one.
-    pub(super) from: Option<Node>,
+    pub(super) from: Option<Arc<Node>>,
     pub(super) message: M,
-    pub(super) back: Back,
+    /// Who waits for what comes of it. Most are told, and take one line of a cache as they are.
+    pub(super) back: Option<Box<Back>>,
 }
 
 /// Who waits for what comes of a message.
 pub(super) enum Back {
-    Nobody,
     Reply(Reply),
-    Numbered(Box<Delivery<()>>),
+    Numbered(Delivery<()>),
+}
+
+impl<M> Item<M> {
+    /// The node that sent it; `None` if that is this one.
+    pub(super) fn sender(&self) -> Option<Node> {
+        self.from.as_deref().cloned()
+    }
 }
 
 pub(super) struct Routes<M> {

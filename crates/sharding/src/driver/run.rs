@@ -48,7 +48,7 @@ impl<E: Entity> Run<E> {
         id: EntityId,
         cell: Box<Cell<E>>,
         message: E::Message,
-        delivery: Box<Delivery<()>>,
+        delivery: Delivery<()>,
     ) -> Self {
         Self { id, call: Box::pin(deliver(cell, message, delivery)) }
     }
@@ -191,10 +191,10 @@ async fn receive<E: Entity>(mut cell: Box<Cell<E>>, received: Received<E::Messag
 async fn deliver<E: Entity>(
     mut cell: Box<Cell<E>>,
     message: E::Message,
-    delivery: Box<Delivery<()>>,
+    delivery: Delivery<()>,
 ) -> Left<E> {
     let Cell { entity, hosted } = &mut *cell;
-    entity.deliver(message, *delivery, hosted).await?;
+    entity.deliver(message, delivery, hosted).await?;
     Ok(Some(cell))
 }
 

@@ -477,22 +477,24 @@ fn call<E: Entity>(
     item: Item<E::Message>,
 ) -> Result<Outcome<E>, Run<E>> {
     let Item { id, from, message, back } = item;
-    let reply = match back {
-        Back::Nobody => Reply::nobody(),
-        Back::Reply(reply) => reply,
-        Back::Numbered(delivery) => return Run::deliver(id, cell, message, delivery).try_end(),
+    let reply = match back.map(|back| *back) {
+        None => Reply::nobody(),
+        Some(Back::Reply(reply)) => reply,
+        Some(Back::Numbered(delivery)) => {
+            return Run::deliver(id, cell, message, delivery).try_end();
+        }
     };
-    let from = from.unwrap_or_else(|| common.me.clone());
+    let from = from.as_deref().unwrap_or(&common.me).clone();
     common.caller.receive(id, cell, Received { message, from, reply })
 }
 
 /// There is no room for a message.
 fn full<E: Entity>(item: Item<E::Message>, common: &Common<E>) {
-    let Item { from, back, .. } = item;
-    match back {
-        Back::Nobody => refuse(&common.shared, from, Reply::nobody(), Lost::Full),
-        Back::Reply(reply) => refuse(&common.shared, from, reply, Lost::Full),
-        Back::Numbered(_) => {} // Not done: it comes again.
+    let from = item.sender();
+    match item.back.map(|back| *back) {
+        None => refuse(&common.shared, from, Reply::nobody(), Lost::Full),
+        Some(Back::Reply(reply)) => refuse(&common.shared, from, reply, Lost::Full),
+        Some(Back::Numbered(_)) => {} // Not done: it comes again.
     }
 }
 
