@@ -12,8 +12,12 @@ use crate::Shard;
 /// assert_eq!(shard_of("customer-17", 64), Shard(32));
 /// ```
 pub fn shard_of(id: &str, shards: u32) -> Shard {
-    let hash =
-        id.bytes().fold(FNV_BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
+    shard_of_bytes(id.as_bytes(), shards)
+}
+
+fn shard_of_bytes(id: &[u8], shards: u32) -> Shard {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME);
+    let hash = id.iter().fold(FNV_BASIS, step);
     Shard((hash % u64::from(shards.max(1))) as u32)
 }
 
@@ -22,29 +26,61 @@ pub fn shard_of(id: &str, shards: u32) -> Shard {
 #[derive(Clone)]
 pub(crate) struct EntityId {
     hash: u64,
-    text: Arc<str>,
+    text: Text,
+}
+
+/// Most are short: then there is nothing that threads share, and nothing to look up elsewhere.
+#[derive(Clone)]
+enum Text {
+    Short { len: u8, bytes: [u8; SHORT] },
+    Long(Arc<str>),
 }
 
 impl EntityId {
     pub(crate) fn new(text: &str) -> Self {
         static RANDOM: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        Self { hash: RANDOM.hash_one(text), text: text.into() }
+        let hash = RANDOM.hash_one(text);
+        let mut bytes = [0; SHORT];
+        let text = match bytes.get_mut(..text.len()) {
+            Some(place) => {
+                place.copy_from_slice(text.as_bytes());
+                Text::Short { len: text.len() as u8, bytes }
+            }
+            None => Text::Long(text.into()),
+        };
+        Self { hash, text }
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        &self.text
+        match &self.text {
+            // It was made from one.
+            Text::Short { .. } => std::str::from_utf8(self.as_bytes()).unwrap_or_default(),
+            Text::Long(text) => text,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        match &self.text {
+            Text::Short { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
+            Text::Long(text) => text.as_bytes(),
+        }
     }
 
     /// Whether it can be one.
     pub(crate) fn is_valid(&self) -> bool {
-        (1..=ID_MAX).contains(&self.text.len())
+        (1..=ID_MAX).contains(&self.as_bytes().len())
+    }
+
+    /// The shard that it belongs to.
+    pub(crate) fn shard(&self, shards: u32) -> Shard {
+        shard_of_bytes(self.as_bytes(), shards)
     }
 }
 
 impl PartialEq for EntityId {
     fn eq(&self, other: &Self) -> bool {
-        // Whoever keeps the way to an entity sends the very text that it is known by.
-        self.hash == other.hash && (Arc::ptr_eq(&self.text, &other.text) || self.text == other.text)
+        self.hash == other.hash && self.as_bytes() == other.as_bytes()
     }
 }
 
@@ -58,13 +94,13 @@ impl Hash for EntityId {
 
 impl fmt::Display for EntityId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for EntityId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.text, f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
@@ -96,6 +132,8 @@ impl Hasher for Taken {
     }
 }
 
+/// The longest id that is kept in place, in bytes: so that it takes no more than three words.
+const SHORT: usize = 22;
 /// The longest id, in bytes.
 pub(crate) const ID_MAX: usize = 1000;
 const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;

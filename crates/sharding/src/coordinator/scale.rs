@@ -279,6 +279,8 @@ fn a_tenth_is_lost_and_comes_back() {
             "{count} nodes, {shards} shards: all served after {began:?}, {:?}",
             town.take_sent()
         );
+        let end = town.now + Duration::from_secs(10);
+        town.until("all to be still", |it| it.now >= end);
         costs.push(still(&mut town));
         let lost: Vec<usize> = (count - count / 10..count).collect();
         town.nodes.lose(&lost);
@@ -322,7 +324,7 @@ fn upgrade(count: usize, first_come: bool) -> Vec<usize> {
     // The coordinator's node is last: what it knows is what this looks at.
     for index in (1..count).rev() {
         let come = |town: &mut Town, newest: &mut BTreeSet<usize>| {
-            let next = town.regions.keys().max().unwrap() + 1;
+            let next = town.nodes.count();
             town.nodes.join(1);
             town.add(next, &new);
             newest.insert(next);

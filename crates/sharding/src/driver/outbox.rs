@@ -59,7 +59,7 @@ async fn send<M: Message>(shared: Arc<Shared<M>>, node: Node, mut queued: mpsc::
             tracing::debug!(kind = %shared.kind, %node, "not sent: {why}");
             // The node is gone. What others sent goes with it; what this one sends waits.
             if let Some(Frame::Forward(id, message)) = frame {
-                let shard = crate::shard_of(id.as_str(), shared.settings.shards);
+                let shard = id.shard(shared.settings.shards);
                 let bytes = size(&message);
                 let parcel = Parcel { id, from: None, what: What::Tell(message), ticket };
                 let from = node.clone();

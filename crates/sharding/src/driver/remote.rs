@@ -18,8 +18,8 @@ use tenure_cluster::{Cluster, Node};
 use super::handle::Shared;
 use super::routes::{Arrived, Back, Item};
 use super::{Event, Parcel, What};
+use crate::Shard;
 use crate::id::{EntityId, ID_MAX};
-use crate::{Shard, shard_of};
 
 /// What the regions of one kind send each other.
 pub(super) enum Frame<M> {
@@ -152,7 +152,7 @@ pub(super) async fn receive<M: Message>(
                     }
                 }
                 Frame::Return(id, message) => {
-                    let shard = shard_of(id.as_str(), shared.settings.shards);
+                    let shard = id.shard(shared.settings.shards);
                     let bytes = size(&message);
                     let parcel = Parcel { id, from: None, what: What::Tell(message), ticket: None };
                     Event::Returned { from, shard, parcel, bytes }
@@ -169,7 +169,7 @@ pub(super) async fn receive<M: Message>(
 
 /// A message has come that should be for a shard that is here; what else to do about it if not.
 async fn arrive<M: Message>(shared: &Shared<M>, item: Item<M>) -> Option<Event<M>> {
-    let shard = shard_of(item.id.as_str(), shared.settings.shards);
+    let shard = item.id.shard(shared.settings.shards);
     let (ticket, item) = match shared.routes.arrive(shard, item).await {
         Arrived::Delivered => return None,
         Arrived::NotHere(ticket, item) => (ticket, item),
@@ -199,7 +199,7 @@ pub(super) async fn receive_numbered<M: Message>(
 ) {
     while let Some(delivery) = inbox.recv().await {
         let (Addressed(id, message), delivery): (_, Delivery<()>) = delivery.split();
-        let shard = shard_of(id.as_str(), shared.settings.shards);
+        let shard = id.shard(shared.settings.shards);
         let back = Some(Box::new(Back::Numbered(delivery)));
         // If it is not here, it is dropped: not done, it comes again.
         drop(shared.routes.arrive(shard, Item { id, from: None, message, back }).await);
@@ -228,7 +228,7 @@ fn put_message<M: Message>(
     id: &EntityId,
     message: &M,
 ) -> Result<(), CodecError> {
-    let id = id.as_str().as_bytes();
+    let id = id.as_bytes();
     if !(1..=ID_MAX).contains(&id.len()) {
         return Err(bad_id(id.len()));
     }
