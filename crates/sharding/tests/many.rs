@@ -23,6 +23,7 @@ struct Ledger {
     most: AtomicUsize,
     written: Mutex<HashMap<String, Vec<u64>>>,
     stops: AtomicUsize,
+    received: AtomicUsize,
 }
 
 /// Keeps what it is told in memory, and writes it down, slowly, when it stops.
@@ -59,6 +60,7 @@ impl Entity for Counter {
 
     async fn receive(&mut self, received: Received<Add>, _: &Hosted) -> Result<(), BoxError> {
         self.told.push(received.message.0);
+        self.ledger.received.fetch_add(1, SeqCst);
         Ok(())
     }
 
@@ -103,6 +105,7 @@ async fn under_load_there_are_never_more_than_so_many_and_nothing_is_lost() {
     for task in telling.collect::<Vec<_>>() {
         told.extend(tokio::time::timeout(LONG, task).await.unwrap().unwrap());
     }
+    until("all to be received", || ledger.received.load(SeqCst) == 40_000).await;
     assert!(counters.status().entities <= MOST);
     tokio::time::timeout(LONG, world.clusters[0].leave()).await.unwrap();
     let (most, stops) = (ledger.most.load(SeqCst), ledger.stops.load(SeqCst));

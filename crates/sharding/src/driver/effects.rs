@@ -344,16 +344,17 @@ impl<M: Message> Control<M> {
                 continue; // It stops, and gives back what waits.
             }
             while let Some(parcel) = running.pending.pop_front() {
-                let Ok(permit) = self.lanes[running.lane].items.try_reserve() else {
+                let queue = &self.lanes[running.lane].queue;
+                if !queue.has_spare_room() {
                     running.pending.push_front(parcel);
                     self.crowded.insert(shard);
                     break;
-                };
+                }
                 let Parcel { id, from, what, ticket } = parcel;
                 match what {
                     What::Tell(message) => {
                         let from = from.map(Arc::new);
-                        permit.send((shard, Item { id, from, message, back: None }))
+                        queue.put_first_in_line(shard, Item { id, from, message, back: None });
                     }
                     What::Turn(grant) => drop(grant.send(Ok(Turn::Here))), // Its time may be over.
                 }
@@ -386,7 +387,7 @@ impl<M: Message> Control<M> {
         }
         let route = match &wanted {
             Published::Here(_) => match self.shards.get(&shard) {
-                Some(running) => Route::Here(self.lanes[running.lane].items.clone()),
+                Some(running) => Route::Here(self.lanes[running.lane].queue.clone()),
                 None => return false, // Not reached: it is started before it is published.
             },
             Published::There(node) => {

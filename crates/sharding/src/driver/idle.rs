@@ -82,7 +82,7 @@ impl Idle {
 
     /// Whether somebody must go, and not enough do already.
     pub(super) fn needs_room(&self, live: usize) -> bool {
-        self.most.is_some_and(|most| live >= most + self.going)
+        self.most.is_some_and(|most| live + self.waiting.len() >= most + self.going)
     }
 
     pub(super) fn oldest(&mut self) -> Option<(Shard, EntityId, u64)> {

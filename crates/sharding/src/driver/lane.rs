@@ -27,6 +27,7 @@ use super::count::Tally;
 use super::handle::Shared;
 use super::idle::Idle;
 use super::memory::{Chore, Chores};
+use super::queue::{Items, Queue};
 use super::remote::refuse;
 use super::routes::{Back, Item};
 use super::run::{Caller, Factory, Outcome, Run};
@@ -58,7 +59,7 @@ pub(super) enum Order {
 
 /// The way into a lane.
 pub(super) struct Lane<M> {
-    pub(super) items: mpsc::Sender<(Shard, Item<M>)>,
+    pub(super) queue: Arc<Queue<M>>,
     orders: mpsc::UnboundedSender<Order>,
     /// How many orders it has not looked at.
     unread: Arc<AtomicUsize>,
@@ -69,11 +70,17 @@ pub(super) struct Lane<M> {
 pub(super) struct Inlet<M> {
     /// How many lanes there are.
     pub(super) lanes: usize,
-    items: mpsc::Receiver<(Shard, Item<M>)>,
+    queue: Arc<Queue<M>>,
     /// Unbounded: there is little to be said, and control must not wait.
     orders: mpsc::UnboundedReceiver<Order>,
     unread: Arc<AtomicUsize>,
     ended: mpsc::UnboundedSender<Ended<M>>,
+}
+
+impl<M> Drop for Inlet<M> {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
 }
 
 impl<M: Send + 'static> Lane<M> {
@@ -82,12 +89,17 @@ impl<M: Send + 'static> Lane<M> {
         ended: mpsc::UnboundedSender<Ended<M>>,
         spawn: impl FnOnce(Inlet<M>) -> AbortHandle,
     ) -> Self {
-        let (items, queued) = mpsc::channel(ITEMS);
+        let queue = Arc::new(Queue::new());
         let (orders, ordered) = mpsc::unbounded_channel();
         let unread = Arc::<AtomicUsize>::default();
-        let task =
-            spawn(Inlet { lanes, items: queued, orders: ordered, unread: unread.clone(), ended });
-        Self { items, orders, unread, task: task.id() }
+        let task = spawn(Inlet {
+            lanes,
+            queue: queue.clone(),
+            orders: ordered,
+            unread: unread.clone(),
+            ended,
+        });
+        Self { queue, orders, unread, task: task.id() }
     }
 
     pub(super) fn order(&self, order: Order) {
@@ -103,7 +115,7 @@ struct Shards<E: Entity> {
     shards: Vec<Option<Box<ShardState<E>>>>,
     inlet: Inlet<E::Message>,
     /// Taken out of the queue, and not handled yet.
-    ahead: VecDeque<(Shard, Item<E::Message>)>,
+    ahead: Items<E::Message>,
 }
 
 /// What all shards of a lane share.
@@ -168,11 +180,24 @@ pub(super) async fn run<E: Entity>(
 
 impl<E: Entity> Shards<E> {
     async fn run(mut self) {
-        let mut batch = Vec::new();
         // How often it looks again before it sleeps: to be woken costs whoever sends more.
         let mut awake = 0;
+        let mut handled = 0;
+        let began = Instant::now();
         loop {
             self.common.tally.entities(self.common.live);
+            if self.ahead.is_empty() {
+                let count = self.inlet.queue.take(&mut self.ahead, awake == 0);
+                if count > 0 {
+                    awake = AWAKE;
+                    handled += count;
+                    self.common.tally.received(count);
+                }
+            }
+            if handled >= IN_A_ROW {
+                handled = 0;
+                tokio::task::yield_now().await;
+            }
             let wake = self.next_wake();
             tokio::select! {
                 biased;
@@ -191,32 +216,15 @@ impl<E: Entity> Shards<E> {
                     self.common.next_round();
                     self.go_on();
                 }
-                count = self.inlet.items.recv_many(&mut batch, BATCH) => {
-                    if count == 0 {
-                        return; // Not reached: whoever gives orders keeps the way in, too.
-                    }
-                    awake = AWAKE;
-                    self.common.tally.received(count);
-                    self.common.next_round();
-                    self.take(&mut batch);
-                }
                 () = tokio::task::yield_now(), if awake > 0 => awake -= 1,
-                () = tokio::time::sleep_until(wake.unwrap_or_else(Instant::now)),
+                () = self.inlet.queue.filled(), if awake == 0 => {}
+                () = tokio::time::sleep_until(wake.unwrap_or(began)),
                     if wake.is_some() => self.wake(),
             }
         }
     }
 
-    /// Has these received; what an order came before is kept for later.
-    fn take(&mut self, batch: &mut Vec<(Shard, Item<E::Message>)>) {
-        let mut rest = batch.drain(..);
-        while self.inlet.unread.load(Relaxed) == 0 {
-            let Some((shard, item)) = rest.next() else { return };
-            receive(&mut self.common, &mut self.shards, self.inlet.lanes, shard, item);
-        }
-        self.ahead.extend(rest);
-    }
-
+    /// Has some received, until there is an order.
     fn go_on(&mut self) {
         for _ in 0..BATCH {
             if self.inlet.unread.load(Relaxed) > 0 {
@@ -242,10 +250,7 @@ impl<E: Entity> Shards<E> {
         if stopping.is_empty() {
             return;
         }
-        for _ in 0..self.inlet.items.len() {
-            let Ok(item) = self.inlet.items.try_recv() else { break };
-            self.ahead.push_back(item);
-        }
+        self.inlet.queue.take(&mut self.ahead, false);
         let mut theirs: HashMap<Shard, Vec<Item<E::Message>>> =
             stopping.iter().map(|(shard, ..)| (*shard, Vec::new())).collect();
         let ahead = std::mem::take(&mut self.ahead);
@@ -410,9 +415,9 @@ fn passivate<E: Entity>(
     }
 }
 
-/// How many messages wait for a lane before senders do.
-const ITEMS: usize = 4096;
 /// How many messages are taken at a time.
 const BATCH: usize = 256;
+/// How many messages are handled before others have their turn.
+const IN_A_ROW: usize = 8192;
 /// How often a lane looks again before it sleeps: for some microseconds.
 const AWAKE: u32 = 16;

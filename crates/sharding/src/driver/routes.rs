@@ -1,7 +1,7 @@
 //! Where messages to each shard go, for whoever sends one: read without asking anybody.
 //!
-//! The region decides; [`Routes`] is what it last said. A message goes straight to the shard's
-//! channel, or straight to the node where the shard is; only while that is not settled it takes the
+//! The region decides; [`Routes`] is what it last said. A message goes straight to the queue of the
+//! shard's lane, or straight to the node where the shard is; only while that is not settled it takes the
 //! slow way, through the region.
 //!
 //! # Order
@@ -9,9 +9,9 @@
 //! Messages of one sender must not overtake each other when the way changes.
 //!
 //! - *From slow to straight.* Each message on the slow way has a [`Ticket`], from when its sender saw
-//!   that way until it is in the shard's channel, or on the lane. A shard's new way is published only
+//!   that way until it is in the queue, or on the way to the node. A shard's new way is published only
 //!   when there is no ticket left; until then senders wait.
-//! - *From straight to slow, here.* What is in the channel when the way is withdrawn comes back and
+//! - *From straight to slow, here.* What is in the queue when the way is withdrawn comes back and
 //!   goes before what takes the slow way; what is not in it by then takes the slow way.
 //! - *From straight to slow, elsewhere.* Who sends to another node has a [`Late`], from when it saw
 //!   that way until the message is on the lane. The mark that ends that way is sent when there is
@@ -20,13 +20,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 
 use tenure_cluster::Node;
 use tenure_cluster::messaging::reliable::Delivery;
 use tenure_cluster::messaging::{Message, Reply};
 
+use super::queue::Queue;
 use super::remote::Peer;
 use crate::Shard;
 use crate::id::EntityId;
@@ -70,8 +70,8 @@ struct Line<M> {
 }
 
 pub(super) enum Way<M> {
-    /// Into this channel.
-    Here(mpsc::Sender<(Shard, Item<M>)>),
+    /// Into the queue of its lane.
+    Here(Arc<Queue<M>>),
     /// To this node.
     There(Arc<Peer<M>>),
     /// Through the region.
@@ -105,7 +105,7 @@ pub(super) enum AskWay<M> {
 enum Picked<M> {
     Done,
     /// There is no room yet.
-    Full(mpsc::Sender<(Shard, Item<M>)>, Item<M>),
+    Full(Arc<Queue<M>>, Item<M>),
     There(Arc<Peer<M>>, Item<M>),
     Slow(Item<M>),
     Wait(Item<M>),
@@ -167,7 +167,7 @@ impl<M: Message> Routes<M> {
         loop {
             item = match self.pick(shard, item) {
                 Picked::Done => return Sent::Done,
-                Picked::Full(channel, item) => match self.room(shard, channel, item).await {
+                Picked::Full(queue, item) => match self.room(shard, queue, item).await {
                     None => return Sent::Done,
                     Some(item) => item,
                 },
@@ -190,7 +190,7 @@ impl<M: Message> Routes<M> {
         loop {
             item = match self.pick_here(shard, item) {
                 Picked::Done => return Arrived::Delivered,
-                Picked::Full(channel, item) => match self.room(shard, channel, item).await {
+                Picked::Full(queue, item) => match self.room(shard, queue, item).await {
                     None => return Arrived::Delivered,
                     Some(item) => item,
                 },
@@ -247,7 +247,7 @@ impl<M: Message> Routes<M> {
         let line = self.line(shard);
         // Counted while the way cannot change: see `publish`.
         match &*line.way.read().unwrap_or_else(PoisonError::into_inner) {
-            Way::Here(channel) => put(channel, shard, item),
+            Way::Here(queue) => put(queue, shard, item),
             Way::There(peer) => {
                 line.late.fetch_add(1, SeqCst);
                 Picked::There(peer.clone(), item)
@@ -264,7 +264,7 @@ impl<M: Message> Routes<M> {
     fn pick_here(&self, shard: Shard, item: Item<M>) -> Picked<M> {
         let line = self.line(shard);
         match &*line.way.read().unwrap_or_else(PoisonError::into_inner) {
-            Way::Here(channel) => put(channel, shard, item),
+            Way::Here(queue) => put(queue, shard, item),
             Way::There(_) | Way::Slow => {
                 line.tickets.fetch_add(1, SeqCst);
                 Picked::Slow(item)
@@ -274,25 +274,18 @@ impl<M: Message> Routes<M> {
     }
 
     /// Waits for room. If the way has changed meanwhile, the message comes back: nothing is put into
-    /// the channel of a shard whose way was withdrawn.
-    async fn room(
-        &self,
-        shard: Shard,
-        channel: mpsc::Sender<(Shard, Item<M>)>,
-        item: Item<M>,
-    ) -> Option<Item<M>> {
-        let Ok(permit) = channel.reserve_owned().await else {
-            // Lets whoever publishes the new way do so.
-            tokio::task::yield_now().await;
-            return Some(item);
+    /// the queue for a shard whose way was withdrawn.
+    async fn room(&self, shard: Shard, queue: Arc<Queue<M>>, item: Item<M>) -> Option<Item<M>> {
+        let turn = queue.turn().await;
+        let put = match &*self.line(shard).way.read().unwrap_or_else(PoisonError::into_inner) {
+            Way::Here(present) if Arc::ptr_eq(present, &queue) => turn.put(shard, item),
+            _ => return Some(item),
         };
-        match &*self.line(shard).way.read().unwrap_or_else(PoisonError::into_inner) {
-            Way::Here(channel) if permit.same_channel_as_sender(channel) => {
-                permit.send((shard, item));
-                None
-            }
-            _ => Some(item),
+        if put.is_err() {
+            // Its lane is gone: lets whoever publishes the new way do so.
+            tokio::task::yield_now().await;
         }
+        put.err()
     }
 
     /// Waits until the way to a shard is not about to change any more.
@@ -326,12 +319,10 @@ impl<M> Routes<M> {
 }
 
 #[inline]
-fn put<M>(channel: &mpsc::Sender<(Shard, Item<M>)>, shard: Shard, item: Item<M>) -> Picked<M> {
-    match channel.try_send((shard, item)) {
+fn put<M>(queue: &Arc<Queue<M>>, shard: Shard, item: Item<M>) -> Picked<M> {
+    match queue.try_put(shard, item) {
         Ok(()) => Picked::Done,
-        Err(TrySendError::Full((_, item)) | TrySendError::Closed((_, item))) => {
-            Picked::Full(channel.clone(), item)
-        }
+        Err(item) => Picked::Full(queue.clone(), item),
     }
 }
 

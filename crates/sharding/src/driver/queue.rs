@@ -1,0 +1,169 @@
+//! What waits for a lane: bounded, and in order.
+//!
+//! The lane takes all that is there at once, so that it and whoever sends seldom meet.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+
+use super::routes::Item;
+use crate::Shard;
+
+pub(super) struct Queue<M> {
+    state: Mutex<State<M>>,
+    /// Wakes the lane.
+    filled: Notify,
+    /// Wakes whoever is first in line for room.
+    emptied: Notify,
+    /// Who waits longest goes first.
+    turn: Semaphore,
+}
+
+struct State<M> {
+    items: Items<M>,
+    /// The lane sleeps.
+    asleep: bool,
+    /// How many wait for room; nobody overtakes them.
+    waiting: usize,
+    closed: bool,
+}
+
+pub(super) type Items<M> = VecDeque<(Shard, Item<M>)>;
+
+impl<M> Queue<M> {
+    pub(super) fn new() -> Self {
+        let items = VecDeque::new();
+        Self {
+            state: Mutex::new(State { items, asleep: false, waiting: 0, closed: false }),
+            filled: Notify::new(),
+            emptied: Notify::new(),
+            turn: Semaphore::new(1),
+        }
+    }
+
+    /// Puts a message in; it comes back if there is no room, or somebody waits for it.
+    #[inline]
+    pub(super) fn try_put(&self, shard: Shard, item: Item<M>) -> Result<(), Item<M>> {
+        let state = self.lock();
+        match state.waiting == 0 && state.items.len() < ITEMS && !state.closed {
+            true => self.put(state, shard, item),
+            false => return Err(item),
+        }
+        Ok(())
+    }
+
+    /// Whether there is room for what has waited longer than everybody in line: some is kept for it.
+    pub(super) fn has_spare_room(&self) -> bool {
+        let state = self.lock();
+        state.items.len() < ITEMS + SPARE && !state.closed
+    }
+
+    /// Puts a message in that has waited longer than everybody in line.
+    pub(super) fn put_first_in_line(&self, shard: Shard, item: Item<M>) {
+        self.put(self.lock(), shard, item);
+    }
+
+    #[inline]
+    fn put(&self, mut state: MutexGuard<'_, State<M>>, shard: Shard, item: Item<M>) {
+        state.items.push_back((shard, item));
+        let asleep = std::mem::take(&mut state.asleep);
+        drop(state);
+        if asleep {
+            self.filled.notify_one();
+        }
+    }
+
+    /// Waits until it is our turn and there is room, or the lane is gone.
+    pub(super) async fn turn(&self) -> Turn<'_, M> {
+        self.lock().waiting += 1;
+        let place = Place(self);
+        // Never closed.
+        let turn = self.turn.acquire().await.ok();
+        loop {
+            let mut emptied = pin!(self.emptied.notified());
+            emptied.as_mut().enable(); // Before the look, so that nothing is missed after it.
+            if self.has_room_or_closed() {
+                break;
+            }
+            emptied.await;
+        }
+        Turn { place, _turn: turn }
+    }
+
+    fn has_room_or_closed(&self) -> bool {
+        let state = self.lock();
+        state.closed || state.items.len() < ITEMS
+    }
+
+    /// Takes all there is, after what was taken before. If there is nothing, the lane may sleep: then
+    /// whoever comes next wakes it.
+    pub(super) fn take(&self, into: &mut Items<M>, sleeps: bool) -> usize {
+        let mut state = self.lock();
+        let count = state.items.len();
+        if count == 0 {
+            state.asleep = sleeps;
+            return 0;
+        }
+        match into.is_empty() {
+            true => std::mem::swap(into, &mut state.items),
+            false => into.append(&mut state.items),
+        }
+        let waiting = state.waiting > 0;
+        drop(state);
+        if waiting {
+            self.emptied.notify_waiters();
+        }
+        count
+    }
+
+    /// Waits until there may be something to take.
+    pub(super) async fn filled(&self) {
+        self.filled.notified().await;
+    }
+
+    /// Takes nothing more in.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.emptied.notify_waiters();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<M>> {
+        // What is guarded is never left half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place in the line for room.
+struct Place<'a, M>(&'a Queue<M>);
+
+impl<M> Drop for Place<'_, M> {
+    fn drop(&mut self) {
+        self.0.lock().waiting -= 1;
+    }
+}
+
+/// The right to put one message in.
+pub(super) struct Turn<'a, M> {
+    place: Place<'a, M>,
+    _turn: Option<SemaphorePermit<'a>>,
+}
+
+impl<M> Turn<'_, M> {
+    /// It comes back if the lane is gone.
+    pub(super) fn put(self, shard: Shard, item: Item<M>) -> Result<(), Item<M>> {
+        let queue = self.place.0;
+        let state = queue.lock();
+        if state.closed {
+            return Err(item);
+        }
+        queue.put(state, shard, item);
+        Ok(())
+    }
+}
+
+/// How many messages wait for a lane before senders do.
+const ITEMS: usize = 4096;
+/// Room for what has taken the slow way.
+const SPARE: usize = 1024;
