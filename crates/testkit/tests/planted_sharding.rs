@@ -8,15 +8,15 @@ use tenure_testkit::sim::sharding::{Plan, run};
 /// Every rule, and the first seed at which its absence was found.
 const RULES: [(Rule, u64); 10] = [
     (Rule::UnreportedIsTaken, 1),
-    (Rule::WholeRosterFirst, 407),
-    (Rule::TokensMustBeAbove, 8),
-    (Rule::OnlySessionsFree, 2),
+    (Rule::WholeRosterFirst, 331),
+    (Rule::TokensMustBeAbove, 14),
+    (Rule::OnlySessionsFree, 4),
     (Rule::AnswersNameTheAllocation, 22),
     (Rule::FenceWithTheShardsToken, 0),
     (Rule::OnlyWithTheLease, 0),
     (Rule::DirectivesNameTheSession, 35),
-    (Rule::RosterBeforeDirective, 544),
-    (Rule::OnlyTheRegisteredIsObeyed, 18),
+    (Rule::RosterBeforeDirective, 238),
+    (Rule::OnlyTheRegisteredIsObeyed, 56),
 ];
 
 /// What the absence of a rule leads to at this seed, if it shows.
