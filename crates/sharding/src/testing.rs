@@ -83,7 +83,7 @@ impl Nodes {
     /// Says that it leaves; the others have heard of it.
     pub(crate) fn begin_leave(&mut self, index: usize) {
         self.memberships[index].as_mut().unwrap().leave(self.now);
-        while !self.view(0).member(&node(index)).is_none_or(|it| it.status >= Status::Leaving) {
+        while self.view(0).member(&node(index)).is_some_and(|it| it.status < Status::Leaving) {
             self.pass(Duration::from_millis(50));
         }
     }

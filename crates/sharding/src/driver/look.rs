@@ -47,6 +47,12 @@ pub(super) async fn answer<M: Message>(shared: Arc<Shared<M>>, mut asked: Receiv
 }
 
 impl<M: Message> Shared<M> {
+    /// All nodes that host something, as far as this one knows.
+    fn homes(&self) -> BTreeSet<Node> {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.homes.values().cloned().collect()
+    }
+
     fn stats(&self) -> RegionStats {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         RegionStats {
@@ -77,9 +83,7 @@ impl<M: Message> Sharding<M> {
             .filter(|(_, it)| role.is_none_or(|role| it.roles.contains(role)))
             .map(|(node, _)| node.clone())
             .collect();
-        let said = shared.said.lock().unwrap_or_else(PoisonError::into_inner);
-        nodes.extend(said.homes.values().cloned());
-        drop(said);
+        nodes.extend(shared.homes());
         let mut asked = JoinSet::new();
         for node in nodes {
             let region = shared.cluster.to::<Look>(&node, &name(&shared.kind));
