@@ -189,7 +189,7 @@ impl<E: Entity> Shards<E> {
             if self.ahead.is_empty() {
                 let count = self.inlet.queue.take(&mut self.ahead, awake == 0);
                 if count > 0 {
-                    awake = AWAKE;
+                    awake = if count >= MANY { AWAKE } else { 0 };
                     handled += count;
                     self.common.tally.received(count);
                 }
@@ -419,5 +419,7 @@ fn passivate<E: Entity>(
 const BATCH: usize = 256;
 /// How many messages are handled before others have their turn.
 const IN_A_ROW: usize = 8192;
+/// So many at a time, and more are on their way.
+const MANY: usize = 32;
 /// How often a lane looks again before it sleeps: for some microseconds.
 const AWAKE: u32 = 16;
