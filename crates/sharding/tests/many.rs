@@ -150,6 +150,9 @@ async fn who_has_what() {
     for id in 0..50 {
         carts[id % 3].entity(&id.to_string()).ask(All).within(LONG).await.unwrap();
     }
+    // They are counted a moment after they have answered.
+    let counted = || carts.iter().map(|it| it.status().entities).sum::<usize>() == 50;
+    until("all to be counted", counted).await;
     let regions = carts[1].regions(LONG).await;
     assert_eq!(regions.len(), 3);
     let (mut entities, mut shards) = (0, 0);
