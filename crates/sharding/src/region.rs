@@ -231,6 +231,11 @@ impl<M> Region<M> {
         }
     }
 
+    /// Whether it could do with a session. One that is won when it could not is to be given back.
+    pub fn wants_session(&self) -> bool {
+        self.session == Session::None && self.stage == Stage::Working
+    }
+
     /// The session is held until then.
     pub fn session_renewed(&mut self, until: Moment, now: Moment) {
         if let Session::Held { until: known, .. } = &mut self.session {
