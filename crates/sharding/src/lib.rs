@@ -24,20 +24,34 @@
 //! roster.rs         who was ever given an order, in the note of the coordinator's lease
 //! coordinator/      pure: is it me, recovery, allocation, hand-off, rebalancing
 //! region/           pure: whom to obey, what to host, where to send, what to buffer
+//! id.rs             which shard an entity belongs to
+//! entity.rs         what users write; builder.rs: how they start it
+//! driver/           gives the cores a clock, a cluster, leases and something to run
 //! ```
 
+mod builder;
 pub mod coordinator;
+mod driver;
+mod entity;
 mod host;
+mod id;
 pub mod message;
 pub mod region;
 mod roster;
 mod settings;
+mod status;
+pub mod telemetry;
 #[cfg(test)]
 mod testing;
 
+pub use builder::{Builder, Shardings, StartError};
 pub use coordinator::Coordinator;
+pub use driver::{Asking, EntityRef, Reliable, Sharding};
+pub use entity::{BoxError, Entity, Hosted, StopReason};
 pub use host::{Host, Shard};
+pub use id::shard_of;
 pub use message::Message;
 pub use region::Region;
 pub use roster::{Roster, RosterEntry, RosterError};
 pub use settings::{Rule, Settings, SettingsError, Setup};
+pub use status::Status;

@@ -181,6 +181,28 @@ pub enum Effect<M> {
     HandedOver,
 }
 
+/// A message that a shard was handed, and has not looked at when it stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leftover<M> {
+    /// Which node it came from; `None` if that is this one.
+    pub from: Option<Node>,
+    /// The message.
+    pub message: M,
+    /// Its size.
+    pub bytes: usize,
+}
+
+/// Where a message to a shard goes now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To the shard, which is here.
+    Here(Token),
+    /// To the region on this node.
+    There(Node),
+    /// Nowhere yet: [`Region::send`] keeps it.
+    Waits,
+}
+
 /// How often something happened, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -258,7 +280,7 @@ impl<M> Region<M> {
         }
         match message {
             Message::Greeting { term, digest } => self.receive_greeting(from, term, digest),
-            Message::Allocate(directive) => self.receive_allocate(from, directive),
+            Message::Allocate(directive) => self.receive_allocate(from, directive, now),
             Message::HandOff(directive) => self.receive_hand_off(from, directive),
             Message::Homes { term, homes } => self.receive_homes(from, term, homes, now),
             // Who is busy is asked again anyway. The rest is for coordinators.
@@ -273,7 +295,28 @@ impl<M> Region<M> {
 
     /// A shard has stopped: as it was told, or by itself.
     pub fn stopped(&mut self, shard: Shard, token: Token, now: Moment) {
+        self.stopped_with(shard, token, Vec::new(), now);
+    }
+
+    /// The same, with messages that it was handed and has not looked at. They go before everything
+    /// that has come for it since.
+    pub fn stopped_with(
+        &mut self,
+        shard: Shard,
+        token: Token,
+        leftovers: Vec<Leftover<M>>,
+        now: Moment,
+    ) {
         self.tick(now);
+        let from_others = self.keep_leftovers(shard, leftovers);
+        self.shard_stopped(shard, token, now);
+        for (from, message) in from_others {
+            self.forwarded(&from, shard, message, now);
+        }
+        self.ask_soon(now);
+    }
+
+    fn shard_stopped(&mut self, shard: Shard, token: Token, now: Moment) {
         let Some(hosted) = self.shards.get(&shard).filter(|hosted| hosted.token == token) else {
             return;
         };
@@ -288,7 +331,7 @@ impl<M> Region<M> {
             && self.host().as_ref() == Some(&host)
             && self.stage == Stage::Working
         {
-            self.start(shard, next, host);
+            self.start(shard, next, host, now);
         }
         self.end_if_empty();
     }
@@ -300,6 +343,14 @@ impl<M> Region<M> {
             self.stage = Stage::Leaving { until: now + self.settings.hand_over_timeout };
             self.end_if_empty();
         }
+    }
+
+    /// The node leaves, and nobody is there to take its shards: waits no longer.
+    pub fn hurry(&mut self, now: Moment) {
+        if let Stage::Leaving { until } = &mut self.stage {
+            *until = now.min(*until);
+        }
+        self.poll(now);
     }
 
     /// The node is in no cluster any more: stops everything.
@@ -375,6 +426,16 @@ impl<M> Region<M> {
     /// The coordinator that it obeys.
     pub fn coordinator(&self) -> Option<&Node> {
         self.registered.as_ref().map(|(_, node)| node)
+    }
+
+    /// The term of the coordinator that it obeys.
+    pub fn term(&self) -> Option<u64> {
+        self.registered.as_ref().map(|(term, _)| *term)
+    }
+
+    /// Where each shard is, as far as this region knows.
+    pub fn homes(&self) -> impl Iterator<Item = (Shard, &Node)> {
+        self.homes.iter().map(|(shard, (_, node))| (*shard, node))
     }
 
     /// How often things happened.

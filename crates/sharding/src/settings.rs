@@ -53,6 +53,15 @@ pub struct Settings {
     pub buffer_messages: usize,
     /// How many bytes of messages, likewise. Default 16 MiB.
     pub buffer_bytes: usize,
+    /// How many messages wait for an entity that is at another; all entities of a shard together keep
+    /// `buffer_messages` at most. More are refused. Default 1,000.
+    pub mailbox: usize,
+    /// How long a shard may take to stop when it is handed off; then its entities are dropped where
+    /// they await. After the loss of a session it has the session's stop budget instead. Default 10 s.
+    pub stop_within: Duration,
+    /// The pause before an entity that failed twice without a success between is made again; it
+    /// doubles with each failure, up to thirty times this. Default 1 s.
+    pub restart_backoff: Duration,
     /// Which rule to leave out, so that a test can see that it is needed.
     #[cfg(feature = "planted")]
     pub without: Option<Rule>,
@@ -75,6 +84,9 @@ impl Settings {
             requests_max: 100_000,
             buffer_messages: 10_000,
             buffer_bytes: 16 << 20,
+            mailbox: 1000,
+            stop_within: Duration::from_secs(10),
+            restart_backoff: Duration::from_secs(1),
             #[cfg(feature = "planted")]
             without: None,
         }
@@ -93,6 +105,7 @@ impl Settings {
             ("patience", self.patience),
             ("rebalance_interval", self.rebalance_interval),
             ("hand_over_timeout", self.hand_over_timeout),
+            ("restart_backoff", self.restart_backoff),
         ];
         for (name, value) in positive {
             if value < Duration::from_millis(1) {
@@ -104,6 +117,7 @@ impl Settings {
             ("requests_max", self.requests_max),
             ("buffer_messages", self.buffer_messages),
             ("buffer_bytes", self.buffer_bytes),
+            ("mailbox", self.mailbox),
         ];
         for (name, value) in at_least_one {
             if value == 0 {

@@ -39,7 +39,7 @@ struct Split {
 /// Odd seeds force both sides to go on: an operator on each declares the other down. Even ones leave
 /// it to the resolver.
 fn split(seed: u64, setup: Setup) -> Split {
-    let mut random = Random::new(seed ^ 0x7370_6c69_74);
+    let mut random = Random::new(seed ^ 0x0073_706c_6974);
     let nodes = random.within(3..10) as usize;
     let forced = seed % 2 == 1;
     let downing = (!forced).then(|| Strategy::LeaseMajority(LeaseMajority::default()));

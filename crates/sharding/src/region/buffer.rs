@@ -68,6 +68,15 @@ impl<M> Buffer<M> {
         Ok(())
     }
 
+    /// Puts back what had been taken out before all of this, in order. It was let in once: there is
+    /// room for it.
+    pub(super) fn put_back(&mut self, messages: Vec<(M, usize)>) {
+        for (message, bytes) in messages.into_iter().rev() {
+            self.bytes += bytes;
+            self.returned.push_front((message, bytes));
+        }
+    }
+
     fn has_room(&self, bytes: usize, settings: &Settings) -> bool {
         self.len() < settings.buffer_messages && self.bytes + bytes <= settings.buffer_bytes
     }

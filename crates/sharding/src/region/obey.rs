@@ -49,7 +49,7 @@ impl<M> Region<M> {
         self.tell(Message::Report { term, host: self.host(), shards });
     }
 
-    pub(super) fn receive_allocate(&mut self, from: &Node, directive: Directive) {
+    pub(super) fn receive_allocate(&mut self, from: &Node, directive: Directive, now: Moment) {
         let Some(host) = self.obeys(from, &directive) else { return };
         let mut started = Vec::new();
         let mut refused = Vec::new();
@@ -77,7 +77,7 @@ impl<M> Region<M> {
                 hosted.next = Some(token);
                 self.stop(shard);
             } else {
-                self.start_silently(shard, token, host.clone());
+                self.start_silently(shard, token, host.clone(), now);
                 started.push((shard, token));
             }
         }
@@ -146,17 +146,17 @@ impl<M> Region<M> {
     }
 
     /// Starts a shard, and says so.
-    pub(super) fn start(&mut self, shard: Shard, token: Token, host: Host) {
-        self.start_silently(shard, token, host.clone());
+    pub(super) fn start(&mut self, shard: Shard, token: Token, host: Host, now: Moment) {
+        self.start_silently(shard, token, host.clone(), now);
         self.tell(Message::Started(Answer { host, shards: vec![(shard, token)] }));
         self.flush_local();
     }
 
-    fn start_silently(&mut self, shard: Shard, token: Token, host: Host) {
+    fn start_silently(&mut self, shard: Shard, token: Token, host: Host, now: Moment) {
         let hosted = Hosted { host, token, stopping: false, confirm: Vec::new(), next: None };
         self.shards.insert(shard, hosted);
-        self.homes.insert(shard, (token, self.me.clone()));
         self.counts.started += 1;
         self.effects.push(Effect::Start { shard, token });
+        self.move_home(shard, token, self.me.clone(), now);
     }
 }

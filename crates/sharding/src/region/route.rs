@@ -6,7 +6,7 @@ use tenure_cluster::Node;
 use tenure_lease::{Moment, Token};
 
 use super::buffer::{Buffer, Unroutable};
-use super::{Effect, Region, Stage};
+use super::{Effect, Leftover, Region, Stage, Way};
 use crate::Shard;
 use crate::message::Message;
 
@@ -40,6 +40,58 @@ impl<M> Region<M> {
             self.effects.push(Effect::Fail { message, why });
         }
         self.ask_soon(now);
+    }
+
+    /// Where the next message to a shard goes. Whoever drives this may take that way without asking
+    /// each time, until it changes.
+    pub fn way(&self, shard: Shard) -> Way {
+        if self.stage == Stage::Ended || self.buffers.contains_key(&shard) {
+            return Way::Waits;
+        }
+        match (self.running(shard), self.home(shard)) {
+            (Some(token), _) => Way::Here(token),
+            (None, Some(node)) => Way::There(node),
+            (None, None) => Way::Waits,
+        }
+    }
+
+    /// Keeps what senders of this node had sent to a shard that has stopped; the rest comes back, and
+    /// goes back to where it came from.
+    pub(super) fn keep_leftovers(
+        &mut self,
+        shard: Shard,
+        leftovers: Vec<Leftover<M>>,
+    ) -> Vec<(Node, M)> {
+        let (mut own, mut from_others) = (Vec::new(), Vec::new());
+        for Leftover { from, message, bytes } in leftovers {
+            match from {
+                Some(node) => from_others.push((node, message)),
+                None if self.stage == Stage::Ended => {
+                    self.effects.push(Effect::Fail { message, why: Unroutable::Ended });
+                }
+                None => own.push((message, bytes)),
+            }
+        }
+        if !own.is_empty() {
+            self.buffers.entry(shard).or_insert_with(Buffer::new).put_back(own);
+        }
+        from_others
+    }
+
+    /// A shard has a new home. What this region sent to the former one may still come back from
+    /// there: nothing is sent to the new one before that is settled.
+    pub(super) fn move_home(&mut self, shard: Shard, token: Token, node: Node, now: Moment) {
+        let former = self.homes.insert(shard, (token, node.clone()));
+        let Some((_, former)) = former.filter(|(_, former)| {
+            *former != node && *former != self.me && self.reachable.contains(former)
+        }) else {
+            return;
+        };
+        let buffer = self.buffers.entry(shard).or_insert_with(Buffer::new);
+        if buffer.returning.is_none() {
+            buffer.returning = Some((former.clone(), now + self.settings.patience));
+            self.effects.push(Effect::Mark { to: former, shard });
+        }
     }
 
     /// A message arrived from another region, for a shard that should be here.
@@ -115,7 +167,7 @@ impl<M> Region<M> {
             if is_old || shard.0 >= self.settings.shards {
                 continue;
             }
-            self.homes.insert(shard, (token, node));
+            self.move_home(shard, token, node, now);
             self.flush(shard);
         }
         self.ask_soon(now);
@@ -177,7 +229,7 @@ impl<M> Region<M> {
         }
     }
 
-    fn ask_soon(&mut self, now: Moment) {
+    pub(super) fn ask_soon(&mut self, now: Moment) {
         if self.buffers.is_empty() {
             self.ask_at = Moment::NEVER;
         } else if self.ask_at == Moment::NEVER {

@@ -354,10 +354,8 @@ impl Campaign<'_> {
                 let resume = change + self.random.up_to(self.plan.lease.ttl * 2);
                 self.undo.push((resume, Undo::Resume(node)));
             }
-            Fault::ShardEnds if runs => {
-                if world.end_shard(node) {
-                    world.meet("shard ends by itself");
-                }
+            Fault::ShardEnds if runs && world.end_shard(node) => {
+                world.meet("shard ends by itself");
             }
             _ => {}
         }
