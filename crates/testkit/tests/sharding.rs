@@ -1,7 +1,8 @@
-//! Campaigns of clusters with sharding. `TENURE_SIM_SEEDS` says how many schedules, `TENURE_SEED`
-//! which one to replay.
+//! Campaigns of clusters with sharding. `TENURE_SIM_SEEDS` says how many schedules, `TENURE_SIM_FIRST`
+//! the first, `TENURE_SEED` which one to replay.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use tenure_sharding::Setup;
@@ -79,10 +80,13 @@ impl Campaign {
     fn of(setup: Setup) -> Self {
         let seeds = std::env::var("TENURE_SIM_SEEDS");
         let seeds = seeds.map_or(40, |seeds| seeds.parse().expect("a number of seeds"));
+        let begin = std::env::var("TENURE_SIM_FIRST");
+        let begin = begin.map_or(0, |seed| seed.parse().expect("a seed"));
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         let mut all = Self::empty(seeds);
         std::thread::scope(|scope| {
-            let work = |first| move || Self::part(setup, seeds, first, threads);
+            let end = begin + seeds;
+            let work = |first| move || Self::part(setup, begin + first..end, threads);
             let workers: Vec<_> = (0..threads).map(|first| scope.spawn(work(first))).collect();
             for worker in workers {
                 all.add(worker.join().expect("a worker that does not panic"));
@@ -100,9 +104,9 @@ impl Campaign {
         Self { seeds, failed, tally, with_two: 0, coverage, recoveries }
     }
 
-    fn part(setup: Setup, seeds: u64, first: u64, step: u64) -> Self {
-        let mut part = Self::empty(seeds);
-        for seed in (first..seeds).step_by(step as usize) {
+    fn part(setup: Setup, seeds: Range<u64>, step: u64) -> Self {
+        let mut part = Self::empty(0);
+        for seed in seeds.step_by(step as usize) {
             let outcome = run(seed, &Plan::of(seed, setup));
             let Outcome { violations, tally, coverage, recovery, .. } = outcome;
             part.failed.extend(violations.first().map(|it| (seed, it.to_string())));
