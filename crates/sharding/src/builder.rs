@@ -147,7 +147,9 @@ pub enum StartError {
     #[error("a session needs a lease for the coordinator as well: add .lease(…)")]
     SessionAlone,
     /// This process has started it already.
-    #[error("this node has started the kind {0:?} already, or sends other messages to it")]
+    #[error(
+        "this node has the kind {0:?} already: start it once, with one number of shards and one type of messages"
+    )]
     Started(Arc<str>),
     /// The cluster is over, or somebody uses Tenure's own names.
     #[error(transparent)]

@@ -340,6 +340,14 @@ impl<M> Region<M> {
         }
     }
 
+    /// The node leaves, and nobody is there to take its shards: waits no longer.
+    pub fn hurry(&mut self, now: Moment) {
+        if let Stage::Leaving { until } = &mut self.stage {
+            *until = now.min(*until);
+        }
+        self.poll(now);
+    }
+
     /// The node is in no cluster any more: stops everything.
     pub fn end(&mut self, now: Moment) {
         self.tick(now);

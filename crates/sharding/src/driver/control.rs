@@ -52,7 +52,9 @@ pub(crate) fn start<E: Entity>(
     let mut kinds = kinds.0.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = kinds.get(&start.kind).and_then(Weak::upgrade) {
         return match (make, known.downcast::<Shared<E::Message>>()) {
-            (None, Ok(shared)) => Ok(Sharding { shared }),
+            (None, Ok(shared)) if shared.settings.shards == start.settings.shards => {
+                Ok(Sharding { shared })
+            }
             _ => Err(StartError::Started(start.kind)),
         };
     }
@@ -75,7 +77,7 @@ fn begin<E: Entity>(
     let (control, events) = mpsc::channel(EVENTS);
     let shared = Arc::new(Shared {
         routes: Routes::new(settings.shards),
-        status: Mutex::default(),
+        status: Mutex::new(Arc::new(Status { shards: settings.shards, ..Status::default() })),
         control: control.clone(),
         cluster: cluster.clone(),
         kind,
@@ -137,12 +139,15 @@ pub(super) struct Control<M: Message> {
     pub(super) outboxes: HashMap<Node, Outbox<M>>,
     pub(super) letters: HashMap<Node, Sender<Letter>>,
     /// What the cores of this node say to each other.
-    pub(super) own: VecDeque<Word>,
+    pub(super) own: Vec<Word>,
     /// A node that has another number of shards, that number, and until when that counts.
     pub(super) stranger: Option<(Node, u32, Moment)>,
     pub(super) left: bool,
     pub(super) out: bool,
-    pub(super) handed_over: bool,
+    /// Since when it hosts nothing any more, because it leaves.
+    pub(super) handed_over: Option<Moment>,
+    /// When something last came for a shard that is not here.
+    pub(super) arrived_at: Moment,
     over: watch::Sender<bool>,
 }
 
@@ -199,11 +204,12 @@ impl<M: Message> Control<M> {
             tasks: JoinSet::new(),
             outboxes: HashMap::new(),
             letters: HashMap::new(),
-            own: VecDeque::new(),
+            own: Vec::new(),
             stranger: None,
             left: false,
             out: false,
-            handed_over: false,
+            handed_over: None,
+            arrived_at: Moment::ZERO,
             over,
             shared,
         }
@@ -216,10 +222,11 @@ impl<M: Message> Control<M> {
         loop {
             self.attend();
             let mut holding = self.guard.holding();
-            let idle = self.shards.is_empty() && !*holding.borrow_and_update();
+            let holds = *holding.borrow_and_update();
+            let idle = self.shards.is_empty() && !holds;
             let ended = self.is_gone();
-            if self.handed_over && idle {
-                self.over.send_replace(true); // What still comes is sent back, until it is gone.
+            if idle && self.has_handed_over() {
+                self.over.send_replace(true);
             }
             if ended && idle {
                 if self.out {
@@ -252,9 +259,25 @@ impl<M: Message> Control<M> {
                 },
                 Some(event) = events.recv(), if !ended => self.event(event),
                 () = routes.drained() => {}
+                () = tokio::task::yield_now(), if !self.own.is_empty() => {}
                 () = until(wake) => {}
             }
         }
+    }
+
+    /// Whether this node may go: others host its shards, and whatever was on its way here was sent back.
+    fn has_handed_over(&self) -> bool {
+        let Some(since) = self.handed_over else { return false };
+        let now = Moment::now();
+        let is_known = !self.region.homes().any(|(_, node)| *node == self.me);
+        let is_quiet = now >= self.arrived_at + QUIET;
+        self.is_alone() || is_known && is_quiet || now >= since + self.shared.settings.patience
+    }
+
+    /// Whether nobody else could host.
+    fn is_alone(&self) -> bool {
+        let (view, role) = (self.shared.cluster.view(), self.shared.settings.role.as_ref());
+        view.by_age(role).all(|node| *node == self.me)
     }
 
     /// Whether this incarnation is out of the cluster.
@@ -275,9 +298,10 @@ impl<M: Message> Control<M> {
         self.guarded = guarded;
         self.views = self.shared.cluster.views();
         (self.tenure, self.loss, self.stranger) = (None, None, None);
-        (self.left, self.handed_over) = (false, false);
+        (self.left, self.handed_over) = (false, None);
         self.observe.clear();
         self.take_over.clear();
+        self.own.clear();
         self.outboxes.clear();
         self.letters.clear();
         self.over.send_replace(false);
@@ -297,13 +321,20 @@ impl<M: Message> Control<M> {
                 self.outboxes.retain(|node, _| view.member(node).is_some());
                 self.letters.retain(|node, _| view.member(node).is_some());
                 self.region.reachable(reachable, now);
+                if self.left && self.is_alone() {
+                    self.region.hurry(now);
+                }
             }
         }
     }
 
     fn leave(&mut self) {
+        let now = Moment::now();
         self.left = true;
-        self.region.leave(Moment::now());
+        self.region.leave(now);
+        if self.is_alone() {
+            self.region.hurry(now);
+        }
     }
 
     fn guarded(&mut self, guarded: Guarded) {
@@ -333,7 +364,8 @@ impl<M: Message> Control<M> {
             Guarded::Won(tenure) => {
                 let (term, deadline) = (tenure.token().term, tenure.deadline());
                 coordinator.won(term, tenure.note(), deadline, now);
-                self.tenure = Some(tenure);
+                // Withdrawn meanwhile, it is given back as soon as nobody keeps it.
+                self.tenure = self.guard.is_wanted().then_some(tenure);
             }
             Guarded::Lost(term) => {
                 if self.tenure.take_if(|tenure| tenure.token().term == term).is_some() {
@@ -421,7 +453,8 @@ impl<M: Message> Control<M> {
     fn next_wake(&self) -> Moment {
         let coordinator = self.coordinator.as_ref().map_or(Moment::NEVER, Coordinator::next_wake);
         let pending = self.shards.values().any(|running| !running.pending.is_empty());
-        let retry = if pending { Moment::now() + RETRY } else { Moment::NEVER };
+        let goes = self.handed_over.is_some() && !*self.over.borrow();
+        let retry = if pending || goes { Moment::now() + RETRY } else { Moment::NEVER };
         self.region.next_wake().min(coordinator).min(retry)
     }
 
@@ -449,7 +482,7 @@ impl<M: Message> Control<M> {
     }
 
     fn why_not(&self, now: Moment) -> Option<String> {
-        if self.out || self.handed_over {
+        if self.out || self.handed_over.is_some() {
             return Some("this node has left the cluster".into());
         }
         if let Some((node, shards, until)) = &self.stranger
@@ -503,7 +536,9 @@ async fn until(moment: Moment) {
 const EVENTS: usize = 1024;
 /// How many messages from other nodes wait.
 const ROOM: usize = 16 << 10;
-/// Before a shard is offered again what it had no room for.
+/// For how long nothing must have come before a node goes.
+const QUIET: std::time::Duration = std::time::Duration::from_millis(100);
+/// Before a shard is offered again what it had no room for, and the like.
 const RETRY: std::time::Duration = std::time::Duration::from_millis(1);
 /// For how many resend intervals it counts that a node has another number of shards.
 const STRANGE_FOR: u32 = 3;

@@ -27,6 +27,11 @@ use crate::{Message as Word, Shard, StopReason, coordinator, region, telemetry};
 impl<M: Message> Control<M> {
     /// Lets the cores do whatever they can do now, and publishes what follows.
     pub(super) fn attend(&mut self) {
+        let me = self.me.clone();
+        // What they say to that comes later: they might go on for ever.
+        for word in std::mem::take(&mut self.own) {
+            self.word(&me, word);
+        }
         loop {
             let now = Moment::now();
             self.refresh(now);
@@ -43,10 +48,6 @@ impl<M: Message> Control<M> {
             let any = !orders.is_empty();
             orders.into_iter().for_each(|order| self.coordinate(order));
             let any = self.carry_out() || any;
-            let me = self.me.clone();
-            while let Some(word) = self.own.pop_front() {
-                self.word(&me, word);
-            }
             if !any {
                 break;
             }
@@ -150,7 +151,7 @@ impl<M: Message> Control<M> {
                     self.guard.done_with(session, goes);
                 }
             }
-            region::Effect::HandedOver => self.handed_over = true,
+            region::Effect::HandedOver => self.handed_over = Some(Moment::now()),
         }
     }
 
@@ -218,7 +219,8 @@ impl<M: Message> Control<M> {
                     let bytes = size(&message);
                     let sender = from.clone();
                     let what = What::Tell(message);
-                    let message = Parcel { id, from: sender, what, ticket: None };
+                    let ticket = Some(self.shared.routes.issue(shard));
+                    let message = Parcel { id, from: sender, what, ticket };
                     left.push(Leftover { from, message, bytes });
                 }
                 // Whoever asked asks again, where the shard is by then.
@@ -278,6 +280,9 @@ impl<M: Message> Control<M> {
             }
             (event, _) => event,
         };
+        if matches!(event, Event::Forwarded { .. } | Event::Mark { .. }) {
+            self.arrived_at = now;
+        }
         match event {
             Event::Send { parcel, bytes, ack, .. } => {
                 self.region.send(shard, parcel, bytes, now);
@@ -286,7 +291,8 @@ impl<M: Message> Control<M> {
             Event::Forwarded { from, parcel, .. } => {
                 self.region.forwarded(&from, shard, parcel, now);
             }
-            Event::Returned { from, parcel, bytes, .. } => {
+            Event::Returned { from, mut parcel, bytes, .. } => {
+                parcel.ticket.get_or_insert_with(|| self.shared.routes.issue(shard));
                 self.region.returned(&from, shard, parcel, bytes, now);
             }
             Event::Mark { from, .. } => self.region.mark(&from, shard),
@@ -370,7 +376,7 @@ impl<M: Message> Control<M> {
     /// To a node, this one included. It may be lost: what matters is said again.
     fn post(&mut self, to: &Node, message: Word) {
         if *to == self.me {
-            return self.own.push_back(message);
+            return self.own.push(message);
         }
         let cluster = &self.shared.cluster;
         let letters = self.letters.entry(to.clone());
@@ -396,8 +402,10 @@ impl<M: Message> Control<M> {
 
     /// A message could not be sent: tells whoever sent it.
     fn fail(&mut self, parcel: Parcel<M>, why: &Unroutable) {
-        match parcel.what {
-            What::Tell(_) => refuse(&self.shared, parcel.from, Reply::nobody(), lost(why)),
+        let Parcel { from, what, ticket, .. } = parcel;
+        drop(ticket); // Before its sender hears of it.
+        match what {
+            What::Tell(_) => refuse(&self.shared, from, Reply::nobody(), lost(why)),
             What::Turn(grant) => drop(grant.send(Err(not_done(why)))),
         }
     }

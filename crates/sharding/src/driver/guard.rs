@@ -105,6 +105,10 @@ impl Guard {
         self.wanted.send_modify(|wanted| wanted.contend = false);
     }
 
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted.borrow().contend
+    }
+
     /// Whether the lease is held, or being given back.
     pub(super) fn holding(&self) -> watch::Receiver<bool> {
         self.holding.clone()

@@ -124,6 +124,12 @@ impl<M: Message> Routes<M> {
         self.version.send_modify(|version| *version += 1);
     }
 
+    /// For a message that came back, and takes the slow way from here.
+    pub(super) fn issue(self: &Arc<Self>, shard: Shard) -> Ticket {
+        self.line(shard).tickets.fetch_add(1, SeqCst);
+        self.ticket(shard)
+    }
+
     /// Whether nothing is on the slow way to a shard.
     pub(super) fn is_settled(&self, shard: Shard) -> bool {
         self.line(shard).tickets.load(SeqCst) == 0

@@ -66,6 +66,7 @@ pub(super) struct Task<E: Entity> {
 /// An entity's place. It is idle, at work, or waits until it may be made again.
 struct Slot<E: Entity> {
     idle: Option<Box<Cell<E>>>,
+    #[allow(clippy::box_collection, reason = "most are idle: it takes eight bytes of each")]
     mailbox: Option<Box<VecDeque<Item<E::Message>>>>,
 }
 
@@ -118,7 +119,8 @@ pub(super) async fn run<E: Entity>(
         }
     };
     items.close();
-    while let Ok(item) = items.try_recv() {
+    // Whoever was let in before may still be putting it down.
+    while let Some(item) = items.recv().await {
         batch.push(item);
     }
     task.stop(order, batch).await
