@@ -65,7 +65,7 @@ fn key(id: &str) -> u32 {
 }
 
 /// Tells how many shards are here, and whether this node coordinates, whenever that changes.
-pub(super) async fn tell(counters: &Sharding<Write>) {
+pub(super) async fn tell(counters: Sharding<Write>) {
     let mut last = None;
     let mut coordinates: Option<(u64, u64)> = None;
     loop {

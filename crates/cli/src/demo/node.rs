@@ -106,17 +106,14 @@ async fn run(args: &Args) -> Result<ExitCode, Failure> {
             _ => std::future::pending().await,
         }
     };
-    let counting = async {
-        match &counters {
-            Some(counters) => counter::tell(counters).await,
-            None => std::future::pending().await,
-        }
-    };
+    if let Some(counters) = &counters {
+        // Also while it ends.
+        tokio::spawn(counter::tell(counters.clone()));
+    }
     tokio::select! {
         () = orders.follow() => return Ok(ExitCode::SUCCESS),
         () = views(args, &cluster) => {}
         () = client => {}
-        () = counting => {}
         () = asked(&outage) => {}
         ending = cluster.ended() => tracing::info!("out of the cluster: {ending}"),
     }

@@ -84,6 +84,10 @@ impl Process {
         Self(command.spawn().unwrap())
     }
 
+    pub(crate) fn of(child: Child) -> Self {
+        Self(child)
+    }
+
     pub(crate) fn pid(&self) -> i32 {
         self.0.id() as i32
     }
