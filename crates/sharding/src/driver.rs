@@ -1,8 +1,9 @@
 //! Gives the cores a clock, a cluster, leases and something to run.
 //!
 //! ```text
+//! start.rs      begins a kind, once
 //! control.rs    one task for each kind: drives coordinator and region
-//! effects.rs    does what they ask for
+//! effects.rs    does what they ask for; say.rs: tells users how things are
 //! guard.rs      the coordinator's lease, the session, sessions of others
 //! routes.rs     where messages go, for whoever sends one
 //! shard.rs      one task for each shard: its entities; run.rs: one call of one of them
@@ -21,7 +22,9 @@ mod reliable;
 mod remote;
 mod routes;
 mod run;
+mod say;
 mod shard;
+mod start;
 
 use std::time::Duration;
 
@@ -32,12 +35,12 @@ use tenure_cluster::messaging::NotDone;
 
 use crate::Shard;
 use crate::id::EntityId;
-pub(crate) use control::{Start, start};
 pub(crate) use guard::Guards;
 pub use handle::{Asking, EntityRef, Sharding};
 pub use reliable::Reliable;
 use routes::Ticket;
 pub(crate) use run::Factory;
+pub(crate) use start::{Start, start};
 
 /// A message on the slow way.
 struct Parcel<M> {

@@ -1,116 +1,36 @@
 //! The task that drives coordinator and region of one kind on this node.
 
-use std::any::Any;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use tenure_cluster::messaging::{Message, Received, Receiver, Sender};
-use tenure_cluster::{Cluster, Node, Status as MemberStatus, View, Views};
+use tenure_cluster::{Node, Status as MemberStatus, View, Views};
 use tenure_lease::record::SessionRef;
 use tenure_lease::{Loss, Moment, Session, Tenure, Token};
 
 use super::guard::{Guard, Guarded, Guards};
-use super::handle::{Sharding, Shared};
+use super::handle::Shared;
 use super::letter::{Letter, board};
 use super::outbox::Outbox;
-use super::remote::{self, Frame};
-use super::routes::{Item, Routes};
+use super::routes::Item;
 use super::shard::{Begin, Ended, StopOrder};
-use super::{Event, Factory, Parcel, inbox, reliable_inbox, shard};
-use crate::builder::StartError;
-use crate::{
-    Coordinator, Entity, Message as Word, Region, Settings, Shard, Status, StopReason, telemetry,
-};
-
-/// What to start.
-pub(crate) struct Start {
-    pub(crate) cluster: Cluster,
-    pub(crate) kind: Arc<str>,
-    pub(crate) guards: Guards,
-    pub(crate) settings: Settings,
-}
+use super::{Event, Parcel};
+use crate::{Coordinator, Message as Word, Region, Shard, StopReason};
 
 /// How a shard is run.
 pub(super) type Spawn<M> = Box<dyn Fn(Begin<M>) -> Work<M> + Send + Sync>;
 type Work<M> = Pin<Box<dyn Future<Output = Ended<M>> + Send>>;
 
-/// The kinds that this node has something to do with.
-#[derive(Default)]
-struct Kinds(Mutex<HashMap<Arc<str>, Weak<dyn Any + Send + Sync>>>);
-
-/// Starts hosting a kind, or, without a factory, only sending to it.
-pub(crate) fn start<E: Entity>(
-    start: Start,
-    make: Option<Factory<E>>,
-) -> Result<Sharding<E::Message>, StartError> {
-    let kinds = start.cluster.local(Kinds::default);
-    let mut kinds = kinds.0.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = kinds.get(&start.kind).and_then(Weak::upgrade) {
-        return match (make, known.downcast::<Shared<E::Message>>()) {
-            (None, Ok(shared)) if shared.settings.shards == start.settings.shards => {
-                Ok(Sharding { shared })
-            }
-            _ => Err(StartError::Started(start.kind)),
-        };
-    }
-    let kind = start.kind.clone();
-    let sharding = begin(start, make)?;
-    let shared: Arc<dyn Any + Send + Sync> = sharding.shared.clone();
-    kinds.insert(kind, Arc::downgrade(&shared));
-    Ok(sharding)
-}
-
-fn begin<E: Entity>(
-    start: Start,
-    make: Option<Factory<E>>,
-) -> Result<Sharding<E::Message>, StartError> {
-    let Start { cluster, kind, guards, settings } = start;
-    let inbox: Arc<str> = inbox(&kind).into();
-    let frames = cluster.receiver_with_room::<Frame<E::Message>>(&inbox, ROOM)?;
-    let letters = cluster.receiver::<Letter>(&board(&kind))?;
-    let numbered = cluster.reliable_receiver(&reliable_inbox(&kind))?;
-    let (control, events) = mpsc::channel(EVENTS);
-    let shared = Arc::new(Shared {
-        routes: Routes::new(settings.shards),
-        status: Mutex::new(Arc::new(Status { shards: settings.shards, ..Status::default() })),
-        control: control.clone(),
-        cluster: cluster.clone(),
-        kind,
-        inbox,
-        settings,
-    });
-    tokio::spawn(remote::receive(shared.clone(), frames, control));
-    tokio::spawn(remote::receive_numbered(shared.clone(), numbered));
-    let spawn = make.map(|make| {
-        let shared = shared.clone();
-        let spawn: Spawn<E::Message> =
-            Box::new(move |begin| Box::pin(shard::run::<E>(shared.clone(), make.clone(), begin)));
-        spawn
-    });
-    let (leave, leaving) = mpsc::channel(1);
-    let (over, is_over) = watch::channel(false);
-    cluster.before_leaving(move || {
-        let (leave, mut is_over) = (leave.clone(), is_over.clone());
-        async move {
-            let _ = leave.try_send(()); // Asked already, or over, is as good.
-            let _ = is_over.wait_for(|over| *over).await;
-        }
-    });
-    let control = Control::new(shared.clone(), guards, spawn, over);
-    tokio::spawn(control.run(Incoming { events, letters, leaving }));
-    Ok(Sharding { shared })
-}
-
 /// What control listens to.
-struct Incoming<M> {
-    events: mpsc::Receiver<Event<M>>,
-    letters: Receiver<Letter>,
-    leaving: mpsc::Receiver<()>,
+pub(super) struct Incoming<M> {
+    pub(super) events: mpsc::Receiver<Event<M>>,
+    pub(super) letters: Receiver<Letter>,
+    pub(super) leaving: mpsc::Receiver<()>,
 }
 
 pub(super) struct Control<M: Message> {
@@ -174,7 +94,7 @@ pub(super) enum Published {
 }
 
 impl<M: Message> Control<M> {
-    fn new(
+    pub(super) fn new(
         shared: Arc<Shared<M>>,
         guards: Guards,
         spawn: Option<Spawn<M>>,
@@ -215,7 +135,7 @@ impl<M: Message> Control<M> {
         }
     }
 
-    async fn run(mut self, mut incoming: Incoming<M>) {
+    pub(super) async fn run(mut self, mut incoming: Incoming<M>) {
         let Incoming { events, letters, leaving } = &mut incoming;
         let (mut deaf, mut asked) = (false, false);
         let routes = self.shared.routes.clone();
@@ -457,63 +377,6 @@ impl<M: Message> Control<M> {
         let retry = if pending || goes { Moment::now() + RETRY } else { Moment::NEVER };
         self.region.next_wake().min(coordinator).min(retry)
     }
-
-    /// Tells users how things are.
-    pub(super) fn say(&self) {
-        let now = Moment::now();
-        let coordinates =
-            self.coordinator.as_ref().is_some_and(|it| it.is_active(now) && it.is_recovered());
-        let term = self.region.term();
-        let status = Status {
-            coordinator: self.region.coordinator().cloned().zip(term),
-            coordinates,
-            shards: self.shared.settings.shards,
-            hosted: self.region.shards().collect(),
-            homes: self.region.homes().map(|(shard, node)| (shard, node.clone())).collect(),
-            waiting: 0,
-            why_not: self.why_not(now),
-        };
-        let mut said = self.shared.status.lock().unwrap_or_else(PoisonError::into_inner);
-        if **said != status {
-            telemetry::hosting(&self.shared.kind, status.hosted.len());
-            telemetry::coordinating(&self.shared.kind, coordinates);
-            *said = Arc::new(status);
-        }
-    }
-
-    fn why_not(&self, now: Moment) -> Option<String> {
-        if self.out || self.handed_over.is_some() {
-            return Some("this node has left the cluster".into());
-        }
-        if let Some((node, shards, until)) = &self.stranger
-            && now < *until
-        {
-            let own = self.shared.settings.shards;
-            return Some(format!("it has {shards} shards on {node}, and {own} here"));
-        }
-        let coordinator = self.coordinator.as_ref()?;
-        if self.guards.session.is_some() && self.session.is_none() {
-            return Some("this process does not have its session".into());
-        }
-        if !coordinator.is_candidate() {
-            let known = self.region.coordinator().is_some();
-            return (!known)
-                .then(|| "another node should coordinate, and has not greeted this one".into());
-        }
-        if !coordinator.is_active(now) {
-            return Some(
-                "another node still holds the coordinator's lease, or its store does not answer"
-                    .into(),
-            );
-        }
-        if !coordinator.is_recovered() {
-            return Some(
-                "it coordinates, and waits for all that may host shards to answer, or to be over"
-                    .into(),
-            );
-        }
-        None
-    }
 }
 
 /// Those that nobody calls unreachable.
@@ -532,10 +395,6 @@ async fn until(moment: Moment) {
     }
 }
 
-/// How many messages wait for the region before senders do.
-const EVENTS: usize = 1024;
-/// How many messages from other nodes wait.
-const ROOM: usize = 16 << 10;
 /// For how long nothing must have come before a node goes.
 const QUIET: std::time::Duration = std::time::Duration::from_millis(100);
 /// Before a shard is offered again what it had no room for, and the like.

@@ -86,7 +86,8 @@ impl<M: Message> EntityRef<M> {
     /// Sends a message, after waiting for room on the way if need be, or keeps it until its shard has a
     /// place. `Ok` means that it is on its way, or waits; [`NotDone::Full`] that too much waits. If it
     /// is lost later, because its entity does not keep up or a node dies, there will be a
-    /// [`DeadLetter`](tenure_cluster::messaging::DeadLetter).
+    /// [`DeadLetter`](tenure_cluster::messaging::DeadLetter). Dropping the future before it is done
+    /// leaves open whether it is sent.
     pub async fn tell(&self, message: M) -> Result<(), NotDone> {
         if !self.id.is_valid() {
             return Err(NotDone::Encoding(bad_id(self.id.as_str().len())));

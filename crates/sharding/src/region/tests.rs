@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use tenure_lease::{Moment, Token};
 
-use super::{Effect, Region, Unroutable};
+use super::{Effect, Leftover, Region, Unroutable, Way};
 use crate::message::{Answer, Directive, Message, Refusal};
 use crate::testing::{at, host, node, session};
 use crate::{Host, Settings, Setup, Shard};
@@ -346,4 +346,54 @@ fn a_new_coordinator_is_asked_again() {
     bench.greet(2, 6);
     bench.region.poll(bench.now);
     assert_eq!(bench.effects(), [Effect::Send(node(2), Message::Where(vec![S]))]);
+}
+
+#[test]
+fn what_a_shard_has_not_looked_at_goes_first() {
+    let mut bench = Bench::new(Setup::Lease);
+    bench.allocate(5, 1);
+    bench.hand_off(5, 1);
+    assert_eq!(bench.send("late"), [ask()]);
+    let leftover = |from: Option<usize>, message: &'static str| Leftover {
+        from: from.map(node),
+        message,
+        bytes: message.len(),
+    };
+    let left = vec![leftover(None, "one"), leftover(Some(2), "theirs"), leftover(None, "two")];
+    bench.region.stopped_with(S, Token::new(5, 1), left, bench.now);
+    let returned = Effect::Return { to: node(2), shard: S, message: "theirs" };
+    assert!(bench.effects().contains(&returned));
+    let sent = bench.home(0, 2);
+    assert_eq!(sent, [forward(0, "one"), forward(0, "two"), forward(0, "late")]);
+}
+
+#[test]
+fn a_home_that_moves_is_settled_before_the_next_is_sent_to() {
+    let mut bench = Bench::new(Setup::Lease);
+    bench.home(2, 1);
+    assert_eq!(bench.region.way(S), Way::There(node(2)));
+    assert_eq!(bench.send("first"), [forward(2, "first")]);
+    assert_eq!(bench.home(0, 2), [Effect::Mark { to: node(2), shard: S }]);
+    assert_eq!(bench.region.way(S), Way::Waits);
+    assert_eq!(bench.send("second"), []);
+    bench.region.returned(&node(2), S, "first", 5, bench.now);
+    assert_eq!(bench.effects(), []);
+    bench.region.marked(&node(2), S);
+    assert_eq!(bench.effects(), [forward(0, "first"), forward(0, "second")]);
+    assert_eq!(bench.region.way(S), Way::There(node(0)));
+}
+
+#[test]
+fn a_shard_that_comes_here_waits_for_what_was_sent_to_its_former_home() {
+    let mut bench = Bench::new(Setup::Lease);
+    bench.home(2, 1);
+    assert_eq!(bench.send("first"), [forward(2, "first")]);
+    let effects = bench.allocate(5, 2);
+    assert!(effects.contains(&Effect::Mark { to: node(2), shard: S }), "{effects:?}");
+    assert_eq!(bench.send("second"), []);
+    bench.region.returned(&node(2), S, "first", 5, bench.now);
+    bench.effects();
+    bench.region.marked(&node(2), S);
+    assert_eq!(bench.effects(), [deliver("first", 2), deliver("second", 2)]);
+    assert_eq!(bench.region.way(S), Way::Here(Token::new(5, 2)));
 }
