@@ -135,6 +135,11 @@ impl Strategy {
         }
     }
 
+    /// Whether nobody's membership ends but by a verdict.
+    pub fn only_by_verdict(&self) -> bool {
+        matches!(self, Self::LeaseMajority(strategy) if strategy.mode == Mode::Always)
+    }
+
     /// Who carries the decision out for its side: its leader, or with a [`LeaseMajority`] that has
     /// a role the first that may ask, if there is one.
     pub fn decider<N: HasAddress>(&self, situation: &Situation<N>) -> Option<N> {

@@ -42,6 +42,8 @@ pub struct Membership {
     /// What must be the same on every node, by name.
     must_agree: Arc<[(String, String)]>,
     settings: MembershipSettings,
+    /// Whether only a verdict ends a membership.
+    by_verdict: bool,
     random: Random,
     phase: Phase,
     /// Who believes exactly what this node believes; always itself.
@@ -186,6 +188,7 @@ impl Membership {
             roles,
             must_agree,
             settings,
+            by_verdict: false,
             random,
             phase: Phase::Outside { contacts: Vec::new(), ask_at: Moment::NEVER },
             seen: BTreeSet::new(),
@@ -202,6 +205,19 @@ impl Membership {
             told: Told::default(),
             effects: Vec::new(),
         }
+    }
+
+    /// Where every split is decided by a verdict: whoever a newcomer has replaced at its address may
+    /// have won one before it died, with survivors that nobody here knows of. So nobody is moved on
+    /// before there is a verdict about that as well.
+    pub fn only_by_verdict(mut self) -> Self {
+        self.by_verdict = self.settings.obeys(Rule::ReplacedByVerdict);
+        self
+    }
+
+    /// Whether somebody was replaced, and there is no verdict yet.
+    pub fn owes_verdict(&self) -> bool {
+        self.by_verdict && self.view().is_some_and(|view| view.asked() > view.verdict().generation)
     }
 
     /// Asks these for a cluster, until one of them lets this node in. May be called again with
@@ -329,6 +345,7 @@ impl Membership {
         }
         let changes = view.adopt(verdict);
         self.converged = Some(Arc::new(Converged::of(view)));
+        self.owe_for_survivors();
         self.seen = BTreeSet::from([self.me.clone()]);
         self.tell_changes(changes);
         // Before this node may end by it.
@@ -345,6 +362,17 @@ impl Membership {
         {
             view.announce(generation);
             self.changed(now);
+        }
+    }
+
+    /// A verdict that was asked for before somebody was replaced says nothing about that.
+    fn owe_for_survivors(&mut self) {
+        let by_verdict = self.by_verdict;
+        let Some(view) = self.view_mut().filter(|_| by_verdict) else { return };
+        let verdict = view.verdict();
+        let is_down = |node| view.member(node).is_some_and(|it| it.status == Status::Down);
+        if verdict.survivors.iter().any(is_down) {
+            view.announce(verdict.generation + 1);
         }
     }
 

@@ -23,7 +23,7 @@
 //! - In `ties`, before a side asks, its leader announces the generation that it will ask for, and
 //!   everybody on the side has seen the announcement: so a majority that one of them belongs to
 //!   later knows that an answer may still be on its way, and asks the lease as well.
-//! - The winner holds the lease until the losers are removed.
+//! - The winner holds the lease until the losers are removed, or the next split begins.
 //!
 //! Pure, like the membership that it advises.
 
@@ -80,6 +80,8 @@ struct Split {
     since: Moment,
     /// Since when the picture is the same.
     stable_since: Moment,
+    /// Since when it has not been the same for long enough.
+    unstable_since: Moment,
     /// Since when something may be decided.
     ready_since: Option<Moment>,
 }
@@ -197,15 +199,22 @@ impl Resolver {
             self.split = None;
             return effects;
         };
-        self.release_if_done(view, &mut effects);
-        if view.observations().next().is_none() {
+        let split = view.observations().next().is_some();
+        self.release_if_done(view, split || membership.owes_verdict(), &mut effects);
+        let is_time = if split {
+            self.is_time(view, now, &mut effects)
+        } else if membership.owes_verdict() {
+            self.split = None;
+            // Nobody is missing, so there is nothing to wait for.
+            membership.is_converged()
+        } else {
             self.split = None;
             if !matches!(self.step, Step::Asking { .. }) {
                 self.step = Step::Idle;
             }
-            return effects;
-        }
-        if self.is_time(view, now, &mut effects) {
+            false
+        };
+        if is_time {
             self.decide(membership, view, now, &mut effects);
         }
         effects
@@ -213,7 +222,8 @@ impl Resolver {
 
     /// When [`poll`](Self::poll) has something to do by itself.
     pub fn next_wake(&self, now: Moment) -> Moment {
-        if self.split.is_some() { now + LOOK } else { Moment::NEVER }
+        let is_idle = self.split.is_none() && matches!(self.step, Step::Idle);
+        if is_idle { Moment::NEVER } else { now + LOOK }
     }
 
     /// The record was read; `None` if it could not be.
@@ -270,10 +280,12 @@ impl Resolver {
         self.holding = None;
     }
 
-    /// The losers are removed: the lease has done its work.
-    fn release_if_done(&mut self, view: &View, effects: &mut Vec<ResolverEffect>) {
+    /// The losers are removed, or there is more to decide, perhaps by somebody else on this side:
+    /// the lease has done its work.
+    fn release_if_done(&mut self, view: &View, more: bool, effects: &mut Vec<ResolverEffect>) {
         if let Some(generation) = self.holding
-            && (view.verdict().generation > generation
+            && (more
+                || view.verdict().generation > generation
                 || view.members().all(|(_, member)| member.status < Status::Down))
         {
             self.holding = None;
@@ -284,9 +296,18 @@ impl Resolver {
     /// Whether the view has been the same for long enough.
     fn is_time(&mut self, view: &View, now: Moment, effects: &mut Vec<ResolverEffect>) -> bool {
         let picture = view.picture();
-        let begun = Split { picture, since: now, stable_since: now, ready_since: None };
-        let split = self.split.get_or_insert(begun);
+        let stable_after = stable_after(&self.timing, view);
+        let split = self.split.get_or_insert(Split {
+            picture,
+            since: now,
+            stable_since: now,
+            unstable_since: now,
+            ready_since: None,
+        });
         if split.picture != picture {
+            if now.since(split.stable_since) >= stable_after {
+                split.unstable_since = now;
+            }
             split.picture = picture;
             split.stable_since = now;
             // What was read is as old as the picture it was read for.
@@ -294,7 +315,6 @@ impl Resolver {
                 self.step = Step::Idle;
             }
         }
-        let stable_after = stable_after(&self.timing, view);
         let long = stable_after * 5;
         if let Some(more) = self.timing.down_all_when_unstable
             && now.since(split.since) >= long + more
@@ -304,7 +324,8 @@ impl Resolver {
             effects.push(ResolverEffect::Down { nodes, reason });
             return false;
         }
-        let ready = now.since(split.stable_since) >= stable_after || now.since(split.since) >= long;
+        let ready = now.since(split.stable_since) >= stable_after
+            || now.since(split.unstable_since) >= long;
         split.ready_since = if ready { split.ready_since.or(Some(now)) } else { None };
         ready
     }
@@ -325,7 +346,15 @@ impl Resolver {
         if decides.as_ref() != Some(membership.me()) && self.rules.obeys(Rule::OneAsks) {
             return;
         }
-        let decision = self.strategy.decide(&situation);
+        let decision = match view.observations().next() {
+            Some(_) => self.strategy.decide(&situation),
+            None => Decision::AskLease {
+                after: Duration::ZERO,
+                survivors: alive(view),
+                down: Vec::new(),
+                reason: "somebody was replaced at its address".into(),
+            },
+        };
         let Strategy::LeaseMajority(lease) = &self.strategy else {
             if let Decision::Down { nodes, reason } = decision {
                 effects.push(ResolverEffect::Down { nodes, reason });
@@ -354,7 +383,7 @@ impl Resolver {
                         effects.push(ResolverEffect::Down { nodes, reason });
                     }
                     Decision::AskLease { down, reason, .. }
-                        if standing == Some(Standing::Majority) && may =>
+                        if standing == Some(Standing::Majority) && may && !down.is_empty() =>
                     {
                         effects.push(ResolverEffect::Down { nodes: down, reason });
                     }

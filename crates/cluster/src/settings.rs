@@ -357,6 +357,8 @@ pub enum Rule {
     AskConditionally,
     /// A node that joins must prove that it is the one that answers at its address.
     ProveAddress,
+    /// When every side asks, a member that was replaced at its address is settled by a verdict too.
+    ReplacedByVerdict,
 }
 
 /// Settings that cannot work, and why.

@@ -54,6 +54,8 @@ pub struct Coordinator {
     /// When to say again that this node does not reach the store.
     say_unable_at: Moment,
     contending: bool,
+    /// Not to contend before this.
+    contend_at: Moment,
     /// Until when the lease is held.
     held_until: Option<Moment>,
     /// The highest term that anybody is known to obey.
@@ -144,6 +146,7 @@ impl Coordinator {
             unable: BTreeMap::new(),
             say_unable_at: Moment::NEVER,
             contending: false,
+            contend_at: Moment::ZERO,
             held_until: None,
             above: 0,
             duty: None,
@@ -175,6 +178,8 @@ impl Coordinator {
             }
             Err(error) => {
                 self.effects.push(Effect::Tell(Event::Unreadable(error)));
+                // What stands there is not going to change soon.
+                self.contend_at = now + self.settings.patience;
                 self.withdraw();
             }
         }
@@ -238,7 +243,7 @@ impl Coordinator {
                 self.receive_report(from, term, host, shards, now);
             }
             Message::Started(answer) => self.receive_started(from, &answer),
-            Message::Stopped(answer) => self.receive_stopped(from, &answer),
+            Message::Stopped(answer) => self.receive_stopped(from, &answer, now),
             Message::Where(shards) => self.receive_where(from, shards),
             Message::Refused(refusal) => self.receive_refusal(refusal),
             Message::Able(true) => {
@@ -272,7 +277,8 @@ impl Coordinator {
         let unable = self.unable.values().copied().min().unwrap_or(Moment::NEVER);
         let held = self.held_until.unwrap_or(Moment::NEVER);
         let duty = self.duty.as_ref().map_or(Moment::NEVER, Duty::next_wake);
-        unable.min(held).min(duty).min(self.yield_at).min(self.say_unable_at)
+        let contend = if self.wants_lease() { self.contend_at } else { Moment::NEVER };
+        unable.min(contend).min(held).min(duty).min(self.yield_at).min(self.say_unable_at)
     }
 
     /// What is to be done, since the last call.
@@ -314,6 +320,11 @@ impl Coordinator {
         !self.is_guarded() || self.held_until.is_some_and(|until| now < until)
     }
 
+    /// Whether it should contend, and does not.
+    fn wants_lease(&self) -> bool {
+        self.candidate && !self.contending && self.settings.setup != Setup::Gossip
+    }
+
     /// Whether a lease decides who is active.
     fn is_guarded(&self) -> bool {
         self.settings.setup != Setup::Gossip && self.settings.obeys(Rule::OnlyWithTheLease)
@@ -323,7 +334,7 @@ impl Coordinator {
     fn settle(&mut self, now: Moment) {
         self.expire(now);
         self.decide_candidacy(now);
-        if self.candidate && !self.contending && self.settings.setup != Setup::Gossip {
+        if self.wants_lease() && self.contend_at <= now {
             self.contending = true;
             self.effects.push(Effect::Contend { above: self.above });
         }
@@ -450,10 +461,11 @@ impl Coordinator {
         }
         let (observed, taking_over) = match &self.duty {
             Some(duty) => (duty.sessions(), duty.suspects(&self.members, now)),
-            None => {
+            None if self.members.is_among_first(OBSERVERS) => {
                 let sessions = self.seen.iter().filter_map(|(host, _)| host.session.clone());
                 (sessions.collect(), BTreeSet::new())
             }
+            None => (BTreeSet::new(), BTreeSet::new()),
         };
         if observed != self.observed {
             self.observed = observed;
@@ -468,3 +480,5 @@ impl Coordinator {
 
 /// For how many resend intervals it counts that somebody does not reach the store.
 const UNABLE_FOR: u32 = 3;
+/// How many of the oldest observe sessions: who coordinates, and those who come next.
+const OBSERVERS: usize = 3;

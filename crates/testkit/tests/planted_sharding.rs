@@ -7,16 +7,16 @@ use tenure_testkit::sim::sharding::{Plan, run};
 
 /// Every rule, and the first seed at which its absence was found.
 const RULES: [(Rule, u64); 10] = [
-    (Rule::UnreportedIsTaken, 0),
-    (Rule::WholeRosterFirst, 4600),
-    (Rule::TokensMustBeAbove, 30),
-    (Rule::OnlySessionsFree, 0),
+    (Rule::UnreportedIsTaken, 1),
+    (Rule::WholeRosterFirst, 407),
+    (Rule::TokensMustBeAbove, 8),
+    (Rule::OnlySessionsFree, 2),
     (Rule::AnswersNameTheAllocation, 22),
     (Rule::FenceWithTheShardsToken, 0),
     (Rule::OnlyWithTheLease, 0),
-    (Rule::DirectivesNameTheSession, 15),
-    (Rule::RosterBeforeDirective, 322),
-    (Rule::OnlyTheRegisteredIsObeyed, 1),
+    (Rule::DirectivesNameTheSession, 35),
+    (Rule::RosterBeforeDirective, 544),
+    (Rule::OnlyTheRegisteredIsObeyed, 18),
 ];
 
 /// What the absence of a rule leads to at this seed, if it shows.

@@ -52,13 +52,18 @@ impl Driver {
             Some(lease) => Formation::by_lease(lease.timing().ttl),
             None => Formation::by_seed_order(settings.seed_patience),
         };
-        let membership = Membership::new(
+        let mut membership = Membership::new(
             me.clone(),
             Arc::new(roles),
             must_agree(settings),
             settings.membership.clone(),
             entropy(),
         );
+        if let Some(strategy) = &settings.downing
+            && strategy.only_by_verdict()
+        {
+            membership = membership.only_by_verdict();
+        }
         let (lease, orders) = mpsc::channel(ORDERS);
         let (news_in, mut news) = mpsc::channel(ORDERS);
         let lease_task =

@@ -71,6 +71,12 @@ impl Membership {
                 return Ok(Some(proof));
             }
         }
+        if self.by_verdict
+            && !replaced.is_empty()
+            && let Some(view) = self.view_mut()
+        {
+            view.announce(view.verdict().generation + 1);
+        }
         for node in replaced {
             self.raise(&node, Status::Down, now);
         }

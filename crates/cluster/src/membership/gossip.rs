@@ -75,9 +75,11 @@ impl Membership {
     }
 
     pub(super) fn state(&self, answer: bool, now: Moment) -> Option<State> {
-        let view = self.view()?;
+        let mut view = self.view()?.clone();
         let removed = view.removed(now).into();
-        Some(State { view: Arc::new(view.clone()), removed, seen: self.seen_bits(), answer })
+        // Their moments are by this node's clock; their ages travel beside the view.
+        view.forget_removed_before(Moment::NEVER);
+        Some(State { view: Arc::new(view), removed, seen: self.seen_bits(), answer })
     }
 
     pub(super) fn receive_summary(&mut self, from: &Node, summary: Summary, now: Moment) {
@@ -102,8 +104,12 @@ impl Membership {
         }
         self.hears_of_itself(state.view.member(&self.me).is_some(), now);
         let Phase::Inside(view) = &mut self.phase else { return };
-        let before = view.digest();
+        let (before, generation) = (view.digest(), view.verdict().generation);
         let changes = view.merge(&state.view, &state.removed, now, &self.settings);
+        if view.verdict().generation > generation {
+            self.owe_for_survivors();
+        }
+        let Phase::Inside(view) = &self.phase else { return };
         let after = view.digest();
         if after != before {
             self.seen.clear();

@@ -9,7 +9,8 @@ use crate::view::{Member, Status};
 
 impl Membership {
     /// Moves members on: joining ones up, leaving ones out, those that are down away. Only on a
-    /// view that everybody has seen, and only while nobody who counts is unreachable.
+    /// view that everybody has seen, only while nobody who counts is unreachable, and not while there
+    /// is still a verdict to come.
     pub(super) fn lead(&mut self, now: Moment) {
         self.note_convergence();
         let Phase::Inside(view) = &self.phase else { return };
@@ -21,6 +22,9 @@ impl Membership {
         }
         let split = view.observations().next().is_some();
         if split && self.settings.obeys(Rule::NobodyUpDuringSplit) {
+            return;
+        }
+        if self.owes_verdict() {
             return;
         }
         if !self.is_converged() && self.settings.obeys(Rule::ActOnlyOnConvergence) {

@@ -51,7 +51,7 @@ impl Coordinator {
         let Some(duty) = &mut self.duty else { return };
         let free: Vec<Shard> = duty
             .places()
-            .filter(|(_, place)| *place == Place::Free)
+            .filter(|(shard, place)| *place == Place::Free && duty.is_due(*shard, now))
             .map(|(shard, _)| shard)
             .collect();
         // The first who answers does not get everything.
@@ -97,8 +97,8 @@ impl Coordinator {
             duty.eligible = eligible;
             duty.balancing = true;
         }
-        let is_still = |(_, place): &(Shard, Place)| matches!(place, Place::At { .. });
-        let moving = duty.places().filter(|place| !is_still(place)).count();
+        let is_still = |place| matches!(place, Place::At { .. } | Place::Taken);
+        let moving = duty.places().filter(|(_, place)| !is_still(*place)).count();
         if !duty.balancing || moving >= limit {
             return;
         }
@@ -207,13 +207,19 @@ impl Coordinator {
         self.counts.stale_answers += stale;
     }
 
-    pub(super) fn receive_stopped(&mut self, from: &Node, answer: &Answer) {
+    pub(super) fn receive_stopped(&mut self, from: &Node, answer: &Answer, now: Moment) {
         let names = self.settings.obeys(Rule::AnswersNameTheAllocation);
+        let unit = self.settings.resend_interval;
+        let stays = !self.members.is_leaving(from);
         let Some((duty, id)) = self.answers(from, &answer.host) else { return };
         let mut stale = 0;
         for &(shard, token) in &answer.shards {
-            match duty.place(shard).and_then(Place::allocation) {
+            let place = duty.place(shard);
+            match place.and_then(Place::allocation) {
                 Some((host, own)) if host == id && (own == token || !names) => {
+                    if stays && matches!(place, Some(Place::At { .. })) {
+                        duty.ended_by_itself(shard, unit, now);
+                    }
                     duty.set_place(shard, Place::Free);
                 }
                 _ => {

@@ -1,6 +1,7 @@
 //! What a coordinator knows from when it has won its lease until it has lost it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use tenure_cluster::Node;
 use tenure_lease::record::SessionRef;
@@ -14,7 +15,7 @@ pub(super) struct Duty {
     pub(super) term: u64,
     since: Moment,
     /// How long somebody may be silent before it is suspected.
-    patience: std::time::Duration,
+    patience: Duration,
     /// The roster as it stands in the record.
     pub(super) roster: Roster,
     /// The roster that is being written.
@@ -46,6 +47,17 @@ pub(super) struct Duty {
     pub(super) eligible: BTreeSet<HostId>,
     /// Shards that have a new home.
     pub(super) news: Vec<Shard>,
+    /// Shards that ended by themselves.
+    rests: BTreeMap<Shard, Rest>,
+}
+
+/// A shard that ends by itself again and again is not started without pause.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    /// How often in a row.
+    times: u32,
+    last: Moment,
+    until: Moment,
 }
 
 /// A host, in a table of this tenure.
@@ -114,6 +126,7 @@ impl Duty {
             balancing: false,
             eligible: BTreeSet::new(),
             news: Vec::new(),
+            rests: BTreeMap::new(),
             roster,
         };
         let hosts: Vec<(Host, RosterEntry)> =
@@ -145,6 +158,27 @@ impl Duty {
 
     pub(super) fn places(&self) -> impl Iterator<Item = (Shard, Place)> {
         (0..).map(Shard).zip(self.places.iter().copied())
+    }
+
+    /// A shard ended by itself. The first time it is given away at once; it rests twice as long
+    /// each time that this happens again soon.
+    pub(super) fn ended_by_itself(&mut self, shard: Shard, unit: Duration, now: Moment) {
+        let most = unit * REST_UNITS_MAX;
+        let rest = self.rests.entry(shard).or_insert(Rest { times: 0, last: now, until: now });
+        if now >= rest.last + most * 2 {
+            rest.times = 0;
+        }
+        rest.last = now;
+        rest.until = match rest.times {
+            0 => now,
+            times => now + unit.saturating_mul(1 << (times - 1).min(16)).min(most),
+        };
+        rest.times += 1;
+    }
+
+    /// Whether a shard is to be given to somebody now.
+    pub(super) fn is_due(&self, shard: Shard, now: Moment) -> bool {
+        self.rests.get(&shard).is_none_or(|rest| rest.until <= now)
     }
 
     pub(super) fn intern(&mut self, host: Host, entry: RosterEntry) -> HostId {
@@ -226,3 +260,6 @@ impl Duty {
             .collect()
     }
 }
+
+/// For how many resend intervals a shard rests, at most.
+const REST_UNITS_MAX: u32 = 16;

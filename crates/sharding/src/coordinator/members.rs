@@ -94,6 +94,12 @@ impl Members {
         self.by_age.first()
     }
 
+    /// Whether this node is one of so many that would coordinate first.
+    pub(super) fn is_among_first(&self, count: usize) -> bool {
+        let first = self.by_age.iter().filter(|node| self.is_reachable(node)).take(count);
+        first.into_iter().any(|node| *node == self.me)
+    }
+
     pub(super) fn is_up(&self, node: &Node) -> bool {
         self.members.get(node).is_some_and(|member| member.status == Status::Up)
     }

@@ -272,6 +272,43 @@ fn an_answer_about_another_allocation_frees_nothing() {
 }
 
 #[test]
+fn a_shard_that_ends_by_itself_again_and_again_rests() {
+    let mut bench = Bench::settled(Setup::Sessions);
+    let mut pauses = Vec::new();
+    let (mut at, mut step) = (1, 2);
+    for _ in 0..8 {
+        let began = bench.now;
+        let mut given = directives(&bench.stopped(host(at, 1), &[(1, token(5, step))]));
+        while given.is_empty() {
+            given = directives(&bench.pass(Duration::from_millis(100)));
+        }
+        pauses.push(bench.now.since(began).as_secs());
+        step += 1;
+        at = (0..2)
+            .find(|to| given[0] == allocate(5, host(*to, 1), &[(1, token(5, step))]))
+            .unwrap();
+        bench.started(host(at, 1), &[(1, token(5, step))]);
+    }
+    // The first time at once; then twice as long each time, with a bound. It is looked at each second.
+    assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 16, 16]);
+    bench.pass(Duration::from_secs(60));
+    let given = directives(&bench.stopped(host(at, 1), &[(1, token(5, step))]));
+    assert_eq!(given.len(), 1, "after a while all is forgotten");
+}
+
+#[test]
+fn only_those_who_come_next_observe_sessions() {
+    for (me, observes) in [(1, true), (2, true), (3, false)] {
+        let nodes = Nodes::up(4);
+        let mut coordinator = Coordinator::new(node(me), Settings::new(Setup::Sessions, 1));
+        coordinator.view(Some(nodes.view(me)), at(100_000));
+        coordinator.note_seen(&note(&[host(0, 1)]), at(100_000));
+        let observe = Effect::Observe(BTreeSet::from([session(0, 1)]));
+        assert_eq!(coordinator.effects().any(|it| it == observe), observes, "node {me}");
+    }
+}
+
+#[test]
 fn membership_alone_frees_nothing() {
     let mut bench = Bench::settled(Setup::Sessions);
     bench.nodes.crash(1);
@@ -328,8 +365,9 @@ fn an_unreadable_roster_keeps_it_passive() {
     bench.coordinator.won(5, b"{\"version\":9}", UNTIL, bench.now);
     let effects = bench.effects();
     assert!(matches!(effects[0], Effect::Tell(Event::Unreadable(_))));
-    assert_eq!(effects[1..], [Effect::Withdraw, Effect::Contend { above: 0 }]);
+    assert_eq!(effects[1..], [Effect::Withdraw], "and the store is left alone for a while");
     assert!(!bench.coordinator.is_active(bench.now));
+    assert_eq!(bench.pass(Duration::from_secs(2)), [Effect::Contend { above: 0 }]);
 }
 
 #[test]

@@ -19,12 +19,14 @@ mod look;
 mod queue;
 pub mod scenario;
 mod shell;
+mod trap;
 mod world;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use campaign::{COVERAGE, Fault, Plan, run};
+pub use tenure_sharding::Setup;
 pub use world::World;
 
 pub use super::cluster::Violation;

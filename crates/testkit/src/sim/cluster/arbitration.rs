@@ -73,7 +73,7 @@ impl Arbitration {
         }
     }
 
-    /// A process that lives and reaches the store renews what it holds.
+    /// A process that lives and reaches the store renews what it knows that it holds.
     pub(super) fn renew(&mut self, process: u64, now: Moment) {
         if let Some((holder, seen)) = &mut self.holder
             && *holder == process
@@ -131,10 +131,16 @@ impl Sim {
             }
             ResolverEffect::Read => self.request(place, id, Request::Read),
             ResolverEffect::Ask { expected, verdict } => {
+                if let Some(view) = process.membership.view() {
+                    self.invariants.asks(self.now, &node, view, &verdict);
+                }
                 self.note(|| format!("{node} asks for {verdict:?}"));
                 self.request(place, id, Request::Ask { expected, verdict });
             }
-            ResolverEffect::Release => self.request(place, id, Request::Release),
+            ResolverEffect::Release => {
+                process.arbitrates = false;
+                self.request(place, id, Request::Release);
+            }
         }
     }
 
@@ -202,6 +208,7 @@ impl Sim {
         match reply {
             Reply::Read(sighting) => resolver.read(sighting, local),
             Reply::Asked(asked) => {
+                one.arbitrates = asked == Asked::Won;
                 let effects = resolver.answered(asked, &one.membership, local);
                 for effect in effects {
                     self.carry_out(place, which, local, effect);

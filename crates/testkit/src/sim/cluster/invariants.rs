@@ -4,6 +4,7 @@ mod clusters_are_formed_once;
 mod equal_digests_say_the_same;
 mod nobody_moves_during_a_split;
 mod nobody_out_without_cause;
+mod one_of_a_side_asks;
 mod one_side_survives;
 mod removed_stays_removed;
 mod status_only_rises;
@@ -12,6 +13,7 @@ mod up_numbers_are_unique;
 
 use std::fmt;
 
+use tenure_cluster::view::Verdict;
 use tenure_cluster::{Ending, Event, Node, View};
 use tenure_lease::Moment;
 
@@ -40,6 +42,7 @@ impl fmt::Display for Violation {
 pub(super) struct Invariants {
     clusters_are_formed_once: clusters_are_formed_once::Memory,
     nobody_moves_during_a_split: nobody_moves_during_a_split::Memory,
+    one_of_a_side_asks: one_of_a_side_asks::Memory,
     removed_stays_removed: removed_stays_removed::Memory,
     status_only_rises: status_only_rises::Memory,
     pub(super) violations: Vec<Violation>,
@@ -62,6 +65,8 @@ pub(super) struct Looked<'a> {
     pub(super) process: u64,
     pub(super) who: &'a Node,
     pub(super) view: &'a View,
+    /// There is a verdict to come before anything changes.
+    pub(super) owes_verdict: bool,
 }
 
 impl Invariants {
@@ -100,6 +105,12 @@ impl Invariants {
     pub(super) fn formed(&mut self, at: Moment, cluster: u64, truth: &Truth) {
         let found = self.clusters_are_formed_once.formed(cluster).filter(|_| !truth.twins_decided);
         self.report(at, [(FORMED, found)]);
+    }
+
+    /// A process asks for the resolver's lease.
+    pub(super) fn asks(&mut self, at: Moment, node: &Node, view: &View, verdict: &Verdict) {
+        let found = self.one_of_a_side_asks.check(node, view, verdict);
+        self.report(at, [("one of a side asks", found)]);
     }
 
     /// What everybody believes at this moment.

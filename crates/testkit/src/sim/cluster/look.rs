@@ -13,7 +13,8 @@ impl Sim {
         let looked: Vec<Looked<'_>> = processes
             .filter_map(|process| {
                 let view = process.membership.view()?;
-                Some(Looked { process: process.id, who: &process.node, view })
+                let owes_verdict = process.membership.owes_verdict();
+                Some(Looked { process: process.id, who: &process.node, view, owes_verdict })
             })
             .collect();
         self.invariants.look(self.now, &self.truth, &looked);

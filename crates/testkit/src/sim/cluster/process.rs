@@ -29,6 +29,8 @@ pub(super) struct Process {
     pub(super) resolver: Option<Resolver>,
     /// The last request to the resolver's store that was answered, or given up.
     pub(super) answered: u64,
+    /// It was told that it holds the resolver's lease, and renews it.
+    pub(super) arbitrates: bool,
     /// What is to be written into the record.
     pub(super) note: Option<FormationNote>,
     /// It leaves, and what it hosts is being handed over.

@@ -124,8 +124,8 @@ impl Sim {
         process.wake_at = Moment::NEVER;
         let local = process.clock.read(self.now);
         process.membership.poll(local);
-        let id = process.id;
-        if self.places[place].store {
+        let (id, arbitrates) = (process.id, process.arbitrates);
+        if arbitrates && self.places[place].store {
             self.arbitration.renew(id, self.now);
         }
         let process = &mut self.places[place].processes[which];

@@ -119,13 +119,18 @@ impl Sim {
         };
         let mut clock = Clock::new(self.random.within(0..1 << 40), rate);
         let local = clock.read(self.now);
-        let membership = Membership::new(
+        let mut membership = Membership::new(
             node.clone(),
             Roles::default(),
             Arc::new([]),
             self.settings.membership.clone(),
             self.random.next(),
         );
+        if let Some(strategy) = &self.settings.downing
+            && strategy.only_by_verdict()
+        {
+            membership = membership.only_by_verdict();
+        }
         let mut formation = Formation::by_lease(self.settings.formation_ttl);
         formation.discovered(Vec::new());
         let resolver = self.settings.downing.clone().map(|strategy| {
@@ -149,6 +154,7 @@ impl Sim {
             lease: Lease::Contending { next: local + jitter },
             resolver,
             answered: 0,
+            arbitrates: false,
             handing_over: false,
         });
         self.singleton_starts(self.incarnations, index, &clock);

@@ -44,11 +44,22 @@ pub enum Fault {
     Join,
     /// A node leaves.
     Leave,
+    /// The coordinator's node removes another from the cluster, which does not hear of it and goes
+    /// on reaching the store.
+    Remove,
+    /// The next coordinator dies that gives away a shard whose stop was confirmed, and where it
+    /// gives it is cut off.
+    Trap,
+    /// A shard ends by itself.
+    ShardEnds,
+    /// A host stands still with its clock until others have taken over, and goes on while the
+    /// coordinator changes.
+    Stale,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 19] = [
         Self::Cut,
         Self::CutOneWay,
         Self::CutLink,
@@ -64,6 +75,10 @@ impl Fault {
         Self::StoreTrouble,
         Self::Join,
         Self::Leave,
+        Self::Remove,
+        Self::Trap,
+        Self::ShardEnds,
+        Self::Stale,
     ];
 }
 
@@ -166,6 +181,7 @@ enum Undo {
     Links,
     Weather,
     Resume(usize),
+    ChangeCoordinator,
     Store(usize),
     StoreQuick,
     StoreWell,
@@ -205,6 +221,10 @@ impl Campaign<'_> {
             let place = self.any(self.plan.nodes);
             let shard = Shard(self.random.within(0..u64::from(self.plan.sharding.shards)) as u32);
             world.send(place, shard);
+            if let Some(place) = world.take_caught() {
+                self.undo_later(world, 30, Undo::Links);
+                self.undo_later(world, 40, Undo::Start(place));
+            }
             let now = world.elapsed();
             let (due, rest): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut self.undo).into_iter().partition(|(at, _)| *at <= now);
@@ -220,6 +240,16 @@ impl Campaign<'_> {
             Undo::Links => world.cluster().mend_all(),
             Undo::Weather => world.cluster().weather(Weather::FAIR),
             Undo::Resume(node) => world.resume(node),
+            Undo::ChangeCoordinator => {
+                if let Some(node) = world.coordinators().first().copied() {
+                    world.meet("coordinator changes, a stale host goes on");
+                    match self.random.percent(50) {
+                        true => world.crash(node),
+                        false => world.leave(node),
+                    }
+                    self.undo_later(world, 40, Undo::Start(node));
+                }
+            }
             Undo::Store(node) => world.cluster().reach_store(node, true),
             Undo::StoreQuick => world.slow_store(Duration::ZERO),
             Undo::StoreWell => world.trouble_store(0),
@@ -308,6 +338,25 @@ impl Campaign<'_> {
                 world.leave(node);
                 self.undo_later(world, 40, Undo::Start(node));
             }
+            Fault::Remove => {
+                if let Some(by) = coordinator.filter(|by| *by != node && runs) {
+                    world.meet("region removed, not told");
+                    world.remove(by, node);
+                    self.undo_later(world, 30, Undo::Links);
+                }
+            }
+            Fault::Trap => world.set_trap(),
+            Fault::Stale if runs && coordinator != Some(node) => {
+                world.meet("pause with its clock");
+                world.pause(node, true);
+                let change = world.elapsed() + self.plan.lease.ttl + Duration::from_secs(4);
+                self.undo.push((change, Undo::ChangeCoordinator));
+                let resume = change + self.random.up_to(self.plan.lease.ttl * 2);
+                self.undo.push((resume, Undo::Resume(node)));
+            }
+            Fault::ShardEnds if runs && world.end_shard(node) => {
+                world.meet("shard ends by itself");
+            }
             _ => {}
         }
     }
@@ -374,7 +423,9 @@ impl Campaign<'_> {
 
     /// Takes all faults away, and requires that every shard is served soon, from everywhere.
     fn recover(&mut self, world: &mut World) -> Option<Duration> {
-        for (_, undo) in std::mem::take(&mut self.undo) {
+        let is_fault = |undo: &Undo| matches!(undo, Undo::ChangeCoordinator);
+        let undo = std::mem::take(&mut self.undo);
+        for (_, undo) in undo.into_iter().filter(|(_, undo)| !is_fault(undo)) {
             self.undo(world, undo);
         }
         world.heal();
@@ -470,6 +521,12 @@ pub const COVERAGE: &[&str] = &[
     "store in trouble",
     "join",
     "leave",
+    "region removed, not told",
+    "region removed while its session lives",
+    "coordinator dies between a stop and an allocation",
+    "shard ends by itself",
+    "coordinator changes, a stale host goes on",
+    "unfenced write lost",
     "handed over",
     "coordinator recovered",
     "coordinator's lease lost",

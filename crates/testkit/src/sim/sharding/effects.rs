@@ -82,9 +82,18 @@ impl World {
                     kept.keeper.write_note(local, number, note);
                 }
             }
-            // Observing without contending is for when a keeper can.
-            coordinator::Effect::Observe(_) => {}
-            coordinator::Effect::TakeOver(sessions) => self.take_over(id, &sessions, local),
+            coordinator::Effect::Observe(sessions) => {
+                if let Some(shell) = self.shells.get_mut(&id) {
+                    shell.observed = sessions;
+                }
+                self.look_after_others(id, local);
+            }
+            coordinator::Effect::TakeOver(sessions) => {
+                if let Some(shell) = self.shells.get_mut(&id) {
+                    shell.taking_over = sessions;
+                }
+                self.look_after_others(id, local);
+            }
             coordinator::Effect::Tell(event) => {
                 self.note(|| format!("coordinator of process {id}: {event:?}"));
                 if let coordinator::Event::Active { .. } = event {
@@ -166,6 +175,9 @@ impl World {
 
     /// Sends a message of the control lane.
     fn post(&mut self, id: u64, to: &Node, message: Message) {
+        if self.is_trapped(id, to, &message) {
+            return;
+        }
         let Some(shell) = self.shells.get(&id) else { return };
         let (from, place) = (shell.node.clone(), shell.place);
         let Some(target) = self.sim.place_of(to) else { return };
@@ -248,6 +260,9 @@ impl World {
     pub(super) fn operate(&mut self, shell: u64, op: Op) {
         let done = self.data.apply(&op);
         self.invariants.done(self.sim.now(), &op, &done);
+        if done.lost_unfenced {
+            self.meet("unfenced write lost");
+        }
         if done.result.is_none() {
             self.meet("fence refused");
             self.note(|| format!("the fence refuses {op:?}"));

@@ -77,6 +77,34 @@ impl World {
         self.sync(place);
     }
 
+    /// An operator at the coordinator's node declares another node down, which does not hear of
+    /// it: it is cut off from everybody but the store.
+    pub fn remove(&mut self, by: usize, place: usize) {
+        let others: Vec<usize> = (0..self.sim.places()).filter(|it| *it != place).collect();
+        self.sim.partition(&[place], &others);
+        self.sim.down(by, place);
+        self.sync(by);
+    }
+
+    /// A shard of this node ends by itself, if it has any; whether it has.
+    pub fn end_shard(&mut self, place: usize) -> bool {
+        let now = self.sim.now();
+        let Some(id) = self.sim.process_at(place).map(|process| process.id) else { return false };
+        let Some(shell) = self.shells.get_mut(&id).filter(|shell| !shell.paused) else {
+            return false;
+        };
+        let active: Vec<_> =
+            shell.entities.iter().map(|(it, entity)| (*it, entity.token)).collect();
+        if active.is_empty() {
+            return false;
+        }
+        let local = shell.clock.read(now);
+        let (shard, token) = *self.random.pick(&active);
+        self.shard_stopped(id, shard, token, local);
+        self.attend(id);
+        true
+    }
+
     /// How long the store takes for a request, at most, each way.
     pub fn slow_store(&mut self, delay: Duration) {
         self.store_delay = delay.max(STORE);
@@ -93,6 +121,7 @@ impl World {
         self.sim.heal();
         self.slow_store(Duration::ZERO);
         self.trouble_store(0);
+        self.clear_trap();
     }
 
     /// An operator declares those down whose processes are gone, at every node.
@@ -106,6 +135,12 @@ impl World {
         for place in running {
             self.sync(place);
         }
+    }
+
+    /// An operator at this node declares everybody down whom it calls unreachable.
+    pub fn down_unreachable(&mut self, by: usize) {
+        self.sim.down_unreachable(by);
+        self.sync(by);
     }
 
     /// Where two sides of a split have survived, an operator restarts the smaller: neither of them

@@ -51,22 +51,30 @@ impl World {
         }
     }
 
-    /// Contends for these sessions of others, and no more for those.
-    pub(super) fn take_over(&mut self, id: u64, sessions: &BTreeSet<SessionRef>, local: Moment) {
+    /// Observes the sessions that are to be observed, contends for those that are to be taken over,
+    /// and lets go of the rest.
+    pub(super) fn look_after_others(&mut self, id: u64, local: Moment) {
         let owner = self.owner(id);
         let Some(shell) = self.shells.get_mut(&id) else { return };
-        let mut wanted = sessions.clone();
+        let mut wanted: BTreeSet<SessionRef> =
+            shell.observed.union(&shell.taking_over).cloned().collect();
         for kept in shell.keepers.values_mut() {
-            if let Purpose::TakeOver(session) = &kept.purpose
-                && !wanted.remove(session)
-            {
+            let Purpose::Others(session) = &kept.purpose else { continue };
+            if wanted.remove(session) {
+                kept.keeper.allow(local, shell.taking_over.contains(session));
+            } else {
                 kept.keeper.ended(local);
                 kept.purpose = Purpose::Ending;
             }
         }
         for session in wanted {
             let wish = Wish::new(session.name.clone(), owner.clone());
-            self.contend(id, wish, Purpose::TakeOver(session), local);
+            self.contend(id, wish, Purpose::Others(session.clone()), local);
+            let Some(shell) = self.shells.get_mut(&id) else { return };
+            let allowed = shell.taking_over.contains(&session);
+            if let Some(kept) = shell.keepers.get_mut(&shell.next_keeper) {
+                kept.keeper.allow(local, allowed);
+            }
         }
     }
 
@@ -98,11 +106,11 @@ impl World {
         any
     }
 
-    /// Whether a session that was to be taken over turned out to be over.
+    /// Whether another's session turned out to be over, or was taken over.
     fn is_over_by_now(&mut self, id: u64, key: u64, local: Moment) -> bool {
         let Some(shell) = self.shells.get_mut(&id) else { return false };
         let Some(kept) = shell.keepers.get_mut(&key) else { return false };
-        let Purpose::TakeOver(session) = &kept.purpose else { return false };
+        let Purpose::Others(session) = &kept.purpose else { return false };
         if kept.keeper.sees().is_none_or(|token| token.term <= session.term) {
             return false;
         }
@@ -169,7 +177,7 @@ impl World {
                     _ => "session lost with shards",
                 });
             }
-            (Purpose::TakeOver(session), Event::Won { .. }) => {
+            (Purpose::Others(session), Event::Won { .. }) => {
                 let session = session.clone();
                 self.note(|| format!("{node} has taken over {} {}", session.name, session.term));
                 self.meet("session taken over");

@@ -23,8 +23,23 @@ impl World {
         if stale && !active.is_empty() {
             self.meet("deposed coordinator believes");
         }
+        if self.is_removed_and_lives(&active) {
+            self.meet("region removed while its session lives");
+        }
         let active: Vec<&Node> = active.iter().collect();
         self.invariants.coordinate(now, &active);
+    }
+
+    /// Whether a region hosts shards under a session of its own that is no member any more for one
+    /// of these coordinators.
+    fn is_removed_and_lives(&self, coordinators: &[Node]) -> bool {
+        let view = |node: &Node| self.sim.place_of(node).and_then(|place| self.sim.view(place));
+        let views: Vec<_> = coordinators.iter().filter_map(view).collect();
+        self.shells.values().any(|shell| {
+            let lives = shell.region.host().is_some_and(|host| host.session.is_some());
+            let is_gone = || views.iter().any(|view| view.member(&shell.node).is_none());
+            lives && !shell.entities.is_empty() && is_gone()
+        })
     }
 
     /// Whether every shard is active in one place, in a process that stays, and has read what it

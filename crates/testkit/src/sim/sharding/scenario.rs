@@ -6,12 +6,16 @@
 //! | `seed 7` | before `nodes`: the seed, 1 if not said |
 //! | `setup NAME` | before `nodes`: `gossip`, `lease` or `sessions`; `sessions` if not said |
 //! | `shards 12` | before `nodes`: how many, 8 if not said |
+//! | `downing off` | before `nodes`: nobody is declared down but by operators |
 //! | `nodes 5` | that many, none of them started |
 //! | `start [NODES]` | starts these, or all |
 //! | `run 10s` | time passes |
 //! | `run until served` | until every shard is active in one place; two minutes at most |
 //! | `cut A B \| C D`, `heal` | both ways; every link is mended, everybody reaches the store |
 //! | `crash`, `restart`, `leave NODES` | each of them |
+//! | `give up NODES` | an operator at each declares those down whom it does not reach |
+//! | `end NODES` | a shard of each ends by itself |
+//! | `trap` | the next coordinator dies that gives away a shard whose stop was confirmed, and where it gives it is cut off |
 //! | `pause`, `freeze`, `resume NODES` | stand still, with their clocks too, or go on |
 //! | `store away [NODES]`, `store back [NODES]` | these, or all, do not reach the store; do again |
 //! | `where` | where each shard is active, and who coordinates |
@@ -33,8 +37,14 @@ use crate::sim::cluster::scenario::{INDENT, duration};
 /// Plays a scenario; what it should print is ignored. Returns it as it is, with what it prints.
 pub fn play(text: &str) -> Result<String, String> {
     let mut played = String::new();
-    let mut player =
-        Player { seed: 1, setup: Setup::Sessions, shards: 8, world: None, sent: Vec::new() };
+    let mut player = Player {
+        seed: 1,
+        setup: Setup::Sessions,
+        shards: 8,
+        downing: true,
+        world: None,
+        sent: Vec::new(),
+    };
     for (index, line) in text.lines().enumerate() {
         if line.starts_with(INDENT) {
             continue;
@@ -62,6 +72,7 @@ struct Player {
     seed: u64,
     setup: Setup,
     shards: u32,
+    downing: bool,
     world: Option<World>,
     sent: Vec<u64>,
 }
@@ -81,11 +92,15 @@ impl Player {
                     _ => return Err("setup gossip, lease or sessions".into()),
                 }
             }
+            "downing" => match rest {
+                "off" => self.downing = false,
+                _ => return Err("downing off".into()),
+            },
             "nodes" => {
                 let nodes = rest.parse().map_err(|_| "nodes NUMBER")?;
                 let downing = LeaseMajority { mode: Mode::Always, ..LeaseMajority::default() };
                 let cluster = SimSettings {
-                    downing: Some(Strategy::LeaseMajority(downing)),
+                    downing: self.downing.then_some(Strategy::LeaseMajority(downing)),
                     rejoin: true,
                     ..SimSettings::nodes(nodes)
                 };
@@ -147,6 +162,13 @@ fn perform(world: &mut World, verb: &str, rest: &str) -> Result<String, String> 
                 world.cluster().reach_store(node, reaches);
             }
         }
+        "give" => {
+            let some = rest.strip_prefix("up ").ok_or("give up NODES")?;
+            for node in nodes(world, some)? {
+                world.down_unreachable(node);
+            }
+        }
+        "trap" => world.set_trap(),
         "where" => return Ok(places(world)),
         "tally" => {
             let Tally { active_twice, active_stale, refused, lost_fenced, .. } = world.tally();
@@ -164,6 +186,9 @@ fn perform(world: &mut World, verb: &str, rest: &str) -> Result<String, String> 
                 "freeze" => |world, node| world.pause(node, true),
                 "resume" => World::resume,
                 "leave" => World::leave,
+                "end" => |world, node| {
+                    world.end_shard(node);
+                },
                 _ => return Err("there is no such command".into()),
             };
             for node in some_or_all(world, rest)? {

@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tenure_cluster::Node;
 use tenure_cluster::view::Digest;
@@ -26,6 +26,10 @@ pub(super) struct Shell {
     pub(super) region: Region<u64>,
     pub(super) keepers: BTreeMap<u64, Kept>,
     pub(super) next_keeper: u64,
+    /// Sessions of others that the coordinator observes.
+    pub(super) observed: BTreeSet<SessionRef>,
+    /// Of those, and others, the ones to be taken over.
+    pub(super) taking_over: BTreeSet<SessionRef>,
     /// When to look at the record of the coordinator's lease.
     pub(super) look_at: Moment,
     /// When the store last answered anything.
@@ -50,8 +54,8 @@ pub(super) enum Purpose {
     Lease,
     /// The region's session.
     Session,
-    /// Another's session, to be taken over.
-    TakeOver(SessionRef),
+    /// Another's session: to be observed, or to be taken over.
+    Others(SessionRef),
     /// Giving back.
     Ending,
 }

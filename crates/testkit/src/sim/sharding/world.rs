@@ -10,6 +10,7 @@ use super::data::Data;
 use super::invariants::Invariants;
 use super::queue::{Cargo, Queue, What};
 use super::shell::Shell;
+use super::trap::Trap;
 use super::{Tally, Violation};
 use crate::sim::Random;
 use crate::sim::cluster::{Sim, SimSettings};
@@ -35,6 +36,7 @@ pub struct World {
     /// Messages that reached their shard.
     pub(super) served: BTreeSet<u64>,
     pub(super) messages: u64,
+    pub(super) trap: Trap,
     pub(super) hash: u64,
 }
 
@@ -64,6 +66,7 @@ impl World {
             invariants: Invariants::new(settings.setup),
             served: BTreeSet::new(),
             messages: 0,
+            trap: Trap::default(),
             hash: seed,
             settings,
             lease,
@@ -170,6 +173,8 @@ impl World {
                 region: Region::new(node.clone(), self.settings.clone(), true),
                 keepers: BTreeMap::new(),
                 next_keeper: 1,
+                observed: BTreeSet::new(),
+                taking_over: BTreeSet::new(),
                 look_at: local,
                 answered_at: local,
                 view: None,
@@ -249,6 +254,7 @@ impl World {
     /// Something reaches a process that runs.
     pub(super) fn arrive(&mut self, id: u64, what: What) {
         let now = self.sim.now();
+        self.watch_trap(id, &what);
         let Some(shell) = self.shells.get_mut(&id) else { return };
         let local = shell.clock.read(now);
         match what {
@@ -278,6 +284,7 @@ impl World {
             What::Apply { .. } | What::Op { .. } => {}
         }
         self.attend(id);
+        self.spring_trap();
     }
 
     fn receive(&mut self, id: u64, from: &Node, message: Message, local: Moment) {

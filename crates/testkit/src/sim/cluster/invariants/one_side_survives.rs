@@ -1,7 +1,8 @@
 //! Of one cluster there is never more than one side that has settled without the other.
 //!
-//! A side has settled when all whom it still counts live and count just the same. Two such sides
-//! would each start whatever the other still runs.
+//! A side has settled when all whom it still counts live and count just the same, and no verdict is
+//! to come before the rest are removed. Two such sides would each start whatever the other still
+//! runs.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +18,9 @@ pub(super) fn check(truth: &Truth, looked: &[Looked<'_>]) -> Option<String> {
     let views: BTreeMap<&Node, &View> = looked.iter().map(|one| (one.who, one.view)).collect();
     let mut settled: Vec<(u64, Vec<&Node>)> = Vec::new();
     for one in looked {
+        if one.owes_verdict {
+            continue;
+        }
         let side = counted(one.view);
         let cluster = one.view.cluster();
         if side.is_empty() || settled.iter().any(|(_, known)| *known == side) {
