@@ -14,7 +14,7 @@ use tenure_lease::{Moment, Token};
 
 use super::control::{Control, Published, Running};
 use super::handle::closed;
-use super::letter::{Letter, board};
+use super::letter::{Farewell, Letter, board};
 use super::outbox::{Out, Outbox};
 use super::remote::{Frame, Peer, refuse, size};
 use super::routes::{Back, Item, Way as Route};
@@ -56,7 +56,20 @@ impl<M: Message> Control<M> {
         for number in 0..self.published.len() {
             self.publish(Shard(number as u32));
         }
+        self.let_go();
         self.say();
+    }
+
+    /// Tells those who go when nothing is on its way there from here any more.
+    fn let_go(&mut self) {
+        for (node, reply) in std::mem::take(&mut self.goers) {
+            let there = Published::There(node.clone());
+            if self.region.is_returning(&node) || self.published.contains(&there) {
+                self.goers.push((node, reply));
+            } else {
+                tokio::spawn(reply.answer::<Farewell>(()));
+            }
+        }
     }
 
     /// Does what the region asks for; whether there was anything.
@@ -280,9 +293,6 @@ impl<M: Message> Control<M> {
             }
             (event, _) => event,
         };
-        if matches!(event, Event::Forwarded { .. } | Event::Mark { .. }) {
-            self.arrived_at = now;
-        }
         match event {
             Event::Send { parcel, bytes, ack, .. } => {
                 self.region.send(shard, parcel, bytes, now);
