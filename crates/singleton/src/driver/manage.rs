@@ -340,16 +340,25 @@ async fn acquired(standby: &Option<Standby>) -> Result<Tenure, LeaseError> {
 
 /// Waits until the store stops answering, or answers again.
 async fn answers(standby: &Option<Standby>, probe: &mut Option<Probe>) -> bool {
-    match (probe, standby) {
-        (Some(probe), _) => {
-            probe.await;
-            true
+    if let Some(asked) = probe {
+        asked.await;
+        *probe = None;
+        if let Some(standby) = standby {
+            // It waits longer after each failure, and until it has heard, too, it says that the store
+            // does not answer.
+            standby.look();
+            while let Some(trouble) = standby.trouble() {
+                standby.changed(Some(&trouble)).await;
+            }
         }
-        (None, Some(standby)) => {
+        return true;
+    }
+    match standby {
+        Some(standby) => {
             standby.changed(None).await;
             false
         }
-        (None, None) => std::future::pending().await,
+        None => std::future::pending().await,
     }
 }
 
