@@ -7,6 +7,7 @@
 mod common;
 mod rounds;
 
+use common::NONE_OF_COUNTERS;
 use rounds::{Play, at_most, ttl};
 use serde_json::Value;
 
@@ -24,19 +25,11 @@ fn play(
     steps: &[(f64, &str)],
     length: f64,
 ) -> Value {
-    let none = &[
-        "writes_lost",
-        "writes_twice",
-        "key_overlaps",
-        "key_out_of_order",
-        "key_stale_writes_accepted",
-        "overlaps",
-        "stale_writes_accepted",
-        "jobs_lost",
-        "jobs_twice",
-    ];
     let options = &[&*format!("--sharding={setup}")];
-    let sum = Play { what, options, first, steps, length, none }.times(count);
+    let sum = Play { what, options, first, steps, length }.times(count);
+    for none in NONE_OF_COUNTERS {
+        assert_eq!(sum[none], 0, "{none}: {sum}");
+    }
     assert!(sum["writes_acknowledged"].as_u64().unwrap() >= 1000, "{sum}");
     sum
 }

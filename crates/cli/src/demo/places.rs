@@ -45,7 +45,6 @@ struct Wait {
 
 /// One allocation of a shard, as far as its counters did anything.
 struct Stay {
-    token: Token,
     began: Moment,
     ended: Moment,
 }
@@ -141,7 +140,7 @@ impl Places {
         let mut stays: BTreeMap<(u32, Token), Stay> = BTreeMap::new();
         for (shard, history) in self.shards.iter().zip(&self.keys) {
             for (token, began, ended) in history.works(now) {
-                let stay = stays.entry((*shard, token)).or_insert(Stay { token, began, ended });
+                let stay = stays.entry((*shard, token)).or_insert(Stay { began, ended });
                 stay.began = began.min(stay.began);
                 stay.ended = ended.max(stay.ended);
             }
@@ -159,7 +158,6 @@ impl Places {
         let mut times = Vec::new();
         for (shard, stays) in self.stays(now) {
             for pair in stays.windows(2) {
-                debug_assert!(pair[0].token < pair[1].token);
                 let (stopped, began) = (pair[0].ended.min(pair[1].began), pair[1].began);
                 let mut longest = Duration::ZERO;
                 for (wait, belongs) in self.waits.iter().zip(&mut belongs) {

@@ -20,8 +20,6 @@ pub(crate) struct Play<'a> {
     pub(crate) steps: &'a [(f64, &'a str)],
     /// How long a round is.
     pub(crate) length: f64,
-    /// Figures that must be zero.
-    pub(crate) none: &'a [&'a str],
 }
 
 impl Play<'_> {
@@ -55,7 +53,7 @@ impl Play<'_> {
         println!("{}: {}", self.what, String::from_utf8_lossy(&demo.stdout).trim());
         let told = dir.lines("events").join("\n");
         let sum: Value = serde_json::from_slice(&demo.stdout).unwrap_or_else(|_| panic!("{told}"));
-        for none in self.none {
+        for none in NONE {
             assert_eq!(sum[none], 0, "{none}\n{told}");
         }
         assert!(demo.status.success(), "{told}");
