@@ -106,7 +106,8 @@ impl<M> Region<M> {
             self.effects.push(Effect::Fail { message, why: Unroutable::Ended });
             return;
         }
-        if self.homes.get(&shard).is_some_and(|(_, home)| home == from) {
+        let forgets = self.homes.get(&shard).is_some_and(|(_, home)| home == from);
+        if forgets {
             self.homes.remove(&shard);
         }
         let buffer = self.buffers.entry(shard).or_insert_with(Buffer::new);
@@ -116,7 +117,11 @@ impl<M> Region<M> {
             self.effects.push(Effect::Fail { message, why });
         }
         self.expect_back(shard, from, now);
-        self.ask_soon(now);
+        match forgets {
+            // What is forgotten is not said again by itself.
+            true => self.ask(now),
+            false => self.ask_soon(now),
+        }
     }
 
     /// Another region asks to be told when it has back everything that it had sent before.

@@ -413,3 +413,15 @@ fn a_node_that_goes_is_nobodys_home() {
     let to = node(0);
     assert_eq!(bench.home(0, 2), [Effect::Forward { to, shard: S, message: "later" }]);
 }
+
+/// Others may have been told of a home that is as good as forgotten now, and are not told again.
+#[test]
+fn a_home_that_is_forgotten_is_asked_for_at_once() {
+    let mut bench = Bench::new(Setup::Lease);
+    bench.home(2, 1);
+    bench.region.send(Shard(4), "waits", 5, bench.now);
+    bench.effects();
+    bench.region.returned(&node(2), S, "back", 4, bench.now);
+    let wanted = Message::Where(vec![S, Shard(4)]);
+    assert!(bench.effects().contains(&Effect::Send(node(0), wanted)));
+}
