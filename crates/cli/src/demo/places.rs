@@ -152,15 +152,17 @@ impl Places {
         sorted
     }
 
-    /// How long writes waited for each shard that moved, and the longest wait for one that did not.
-    fn unavailable(&self, now: Moment) -> (Vec<Duration>, Duration) {
-        let mut belongs = vec![false; self.waits.len()];
+    /// How long writes waited for each shard that moved since then, and the longest wait for one that did
+    /// not.
+    fn unavailable(&self, since: Moment, now: Moment) -> (Vec<Duration>, Duration) {
+        let waits: Vec<&Wait> = self.waits.iter().filter(|wait| since <= wait.from).collect();
+        let mut belongs = vec![false; waits.len()];
         let mut times = Vec::new();
         for (shard, stays) in self.stays(now) {
-            for pair in stays.windows(2) {
+            for pair in stays.windows(2).filter(|pair| since <= pair[1].began) {
                 let (stopped, began) = (pair[0].ended.min(pair[1].began), pair[1].began);
                 let mut longest = Duration::ZERO;
-                for (wait, belongs) in self.waits.iter().zip(&mut belongs) {
+                for (wait, belongs) in waits.iter().zip(&mut belongs) {
                     if wait.shard == shard
                         && wait.from <= began + MEANWHILE
                         && wait.to + MEANWHILE >= stopped
@@ -172,14 +174,15 @@ impl Places {
                 times.push(longest);
             }
         }
-        let others = self.waits.iter().zip(belongs).filter(|(_, belongs)| !belongs);
+        let others = waits.iter().zip(belongs).filter(|(_, belongs)| !belongs);
         let longest = others.map(|(wait, _)| wait.to.since(wait.from)).max();
         (times, longest.unwrap_or_default())
     }
 
-    /// What came of it, with what stands in the books.
-    pub(super) fn figures(&self, audit: &Audit, now: Moment) -> Figures {
-        let (times, others) = self.unavailable(now);
+    /// What came of it, with what stands in the books. While it was starting, shards moved, and waited for
+    /// nodes: that does not count.
+    pub(super) fn figures(&self, audit: &Audit, since: Moment, now: Moment) -> Figures {
+        let (times, others) = self.unavailable(since, now);
         let shards_moved = times.len();
         let (middle, longest) = middle_and_longest(times.into_iter());
         Figures {
@@ -254,7 +257,8 @@ mod tests {
     }
 
     fn figures(places: &Places) -> Figures {
-        places.figures(&Audit::default(), Moment::from_nanos(at(9000)))
+        let (since, now) = (Moment::from_nanos(at(2500)), Moment::from_nanos(at(9000)));
+        places.figures(&Audit::default(), since, now)
     }
 
     /// Counter 0, with the shard's token of this step.
@@ -276,7 +280,10 @@ mod tests {
     #[test]
     fn a_shard_that_moves_is_unavailable_for_as_long_as_a_write_waits() {
         let mut places = places();
+        began(&mut places, 1, 0, 500);
+        ended(&mut places, 1, 0, 900);
         began(&mut places, 1, 1, 1000);
+        waited(&mut places, 2000, 2600); // It was starting.
         ended(&mut places, 1, 1, 3000);
         began(&mut places, 2, 2, 3050);
         waited(&mut places, 2990, 3060);

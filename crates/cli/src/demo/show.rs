@@ -349,7 +349,8 @@ impl Show {
         let counters = match &self.places {
             Some(places) => {
                 let books = book::Audit::of(self.stage.directory(), SHARDS, places.each());
-                Some(places.figures(&books.map_err(failed)?, now))
+                let since = self.began.unwrap_or(now);
+                Some(places.figures(&books.map_err(failed)?, since, now))
             }
             None => None,
         };
