@@ -120,9 +120,14 @@ impl Places {
         self.keys.iter_mut().for_each(|history| history.resumed(node, at));
     }
 
-    /// Whether every shard was seen at work.
-    pub(super) fn are_all_there(&self) -> bool {
-        self.last.len() == SHARDS as usize && self.acknowledged > 0
+    /// Whether every shard was seen at work, and each of so many nodes has its share.
+    pub(super) fn are_settled(&self, nodes: usize) -> bool {
+        let hosted = || self.nodes.values().map(|(hosted, _)| *hosted);
+        let even = hosted().max() <= hosted().min().map(|least| least + 1);
+        self.last.len() == SHARDS as usize
+            && self.nodes.len() == nodes
+            && hosted().sum::<usize>() == SHARDS as usize
+            && even
     }
 
     /// The node that coordinates, as far as is known.

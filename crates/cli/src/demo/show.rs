@@ -94,11 +94,11 @@ impl Show {
         self.began.map_or(Duration::ZERO, |began| now.since(began))
     }
 
-    /// Whether everybody is in, and the first job was done.
+    /// Whether everybody is in, the first job was done, and shards are where they should be.
     pub(super) fn is_whole(&self) -> bool {
         let all_up = (0..=self.nodes()).all(|number| self.views.get(&number).is_some_and(|v| v.0));
-        let counting = self.places.as_ref().is_none_or(Places::are_all_there);
-        all_up && self.jobs.acknowledged > 0 && counting
+        let settled = self.places.as_ref().is_none_or(|places| places.are_settled(self.nodes()));
+        all_up && self.jobs.acknowledged > 0 && settled
     }
 
     /// Whether everything that was sent is done.
