@@ -1,6 +1,7 @@
 //! A flood to an entity that is slow, and to a node that is stopped, with real processes that may not
 //! have much memory: what is unbounded somewhere ends one of them. The other entities go on.
 #![cfg(target_os = "linux")]
+#![allow(clippy::disallowed_methods, reason = "real processes take real time")]
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
