@@ -38,18 +38,20 @@ fn count(sum: &Value, figure: &str) -> u64 {
     sum[figure].as_u64().unwrap()
 }
 
-/// All five leave in turn and come back, each time with its own shards and its share of the others'.
+/// All five leave in turn and come back, each time with its own shards and its share of the others'. (Two
+/// of them where times are not checked.)
 #[test]
 fn rolling_restart() {
     let nodes = ["leave 1", "leave 2", "leave 3", "leave 4", "leave 5"];
+    let leavers = if rounds::rounds(1).1 { nodes.len() } else { 2 };
     let steps: Vec<(f64, &str)> = (0..)
-        .zip(nodes)
+        .zip(nodes.into_iter().take(leavers))
         .flat_map(|(turn, leave)| {
             [(f64::from(turn) * 4.0, leave), (f64::from(turn) * 4.0 + 1.5, "restart")]
         })
         .collect();
     let sum = play("rolling restart", "sessions", rounds(), &[], &steps, 20.0);
-    assert!(count(&sum, "shards_moved") >= rounds() as u64 * 5 * 12, "{sum}");
+    assert!(count(&sum, "shards_moved") >= (rounds() * leavers * 12) as u64, "{sum}");
     at_most(&sum, "shard_unavailable_ms_p50", 200.0);
     at_most(&sum, "shard_unavailable_ms_max", 2000.0);
 }
