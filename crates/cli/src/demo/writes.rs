@@ -142,19 +142,16 @@ impl Progress {
         }
         let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
         let wait = &mut waits[shard as usize];
-        match *wait {
-            Some((known_from, known_to)) if from <= known_to => {
-                if to - from > known_to - known_from {
-                    *wait = Some((from, to));
-                }
+        *wait = match *wait {
+            Some(known) if from <= known.1 => {
+                Some(if to - from > known.1 - known.0 { (from, to) } else { known })
             }
-            Some((from, to)) => {
-                say(&Report::Waited { shard, from, to });
-                *wait = None;
+            Some(known) => {
+                say(&Report::Waited { shard, from: known.0, to: known.1 });
+                Some((from, to))
             }
-            None => {}
-        }
-        wait.get_or_insert((from, to));
+            None => Some((from, to)),
+        };
     }
 
     fn tell(&self, finished: bool) {
