@@ -23,7 +23,8 @@ use super::ledger::{Ledger, is_busy};
 use super::outage::Outage;
 use super::wire::{DECLARED_DOWN, Order, Report, Seen, now, say};
 use super::{
-    ARBITRATION, CERTS, CLUSTER, DATABASE, FORMATION, LEASE, LEDGER, WORKER, client, name,
+    ARBITRATION, CERTS, CLUSTER, DATABASE, FORMATION, LEASE, LEDGER, Load, WORKER, client, counter,
+    name, writes,
 };
 use crate::duration;
 use crate::exit::{self, Failure};
@@ -36,15 +37,17 @@ pub(crate) struct Args {
     store: StoreArgs,
     /// Where certificates and ledger are.
     #[arg(long)]
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
     /// Everybody's address; the client's first.
     #[arg(long, value_delimiter = ',')]
     addresses: Vec<Address>,
     /// Which of them this one has.
     #[arg(long)]
-    number: usize,
+    pub(super) number: usize,
     #[arg(long, value_parser = duration::parse)]
-    ttl: Duration,
+    pub(super) ttl: Duration,
+    #[command(flatten)]
+    load: Load,
 }
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
@@ -80,24 +83,42 @@ async fn run(args: &Args) -> Result<ExitCode, Failure> {
             .run(move |hosted| work.clone().work(hosted))
             .map_err(|error| failed(&error))?;
     }
+    let counters = match args.load.sharding {
+        Some(setup) if args.number > 0 => {
+            Some(counter::host(args, setup, &store, &cluster).map_err(|error| failed(&error))?)
+        }
+        _ => None,
+    };
     let orders = Orders {
         lines: BufReader::new(tokio::io::stdin()).lines(),
         cluster: &cluster,
         switch,
-        outage,
+        outage: outage.clone(),
         finish: finish.clone(),
     };
     let client = async {
         match args.number {
+            0 if args.load.sharding.is_some() => {
+                let writes = writes::run(&cluster, args.load.rate, finish.subscribe());
+                tokio::join!(client::run(&cluster, finish.subscribe()), writes);
+            }
             0 => client::run(&cluster, finish.subscribe()).await,
             _ => std::future::pending().await,
         }
     };
+    if let Some(counters) = &counters {
+        // Also while it ends.
+        tokio::spawn(counter::tell(counters.clone()));
+    }
     tokio::select! {
         () = orders.follow() => return Ok(ExitCode::SUCCESS),
         () = views(args, &cluster) => {}
         () = client => {}
+        () = asked(&outage) => {}
         ending = cluster.ended() => tracing::info!("out of the cluster: {ending}"),
+    }
+    if let Some(counters) = &counters {
+        counter::have_ended(counters, ENDING).await;
     }
     worker.has_ended().await;
     Ok(match cluster.ended().await {
@@ -106,7 +127,8 @@ async fn run(args: &Args) -> Result<ExitCode, Failure> {
     })
 }
 
-fn lease(args: &Args, store: &Store, of: &str) -> Lease {
+/// A lease with the timing of the demonstration.
+pub(super) fn lease(args: &Args, store: &Store, of: &str) -> Lease {
     store.lease(of).ttl(args.ttl).owner(name(args.number))
 }
 
@@ -175,6 +197,14 @@ async fn views(args: &Args, cluster: &Cluster) {
             last = Some(report);
         }
         sleep(LOOK).await;
+    }
+}
+
+/// Tells how often the store was asked.
+async fn asked(outage: &Outage) {
+    loop {
+        say(&Report::Asked(outage.asked()));
+        sleep(ASKED).await;
     }
 }
 
@@ -312,6 +342,7 @@ fn failed(error: &FenceError) -> String {
 
 /// How often to look at the view.
 const LOOK: Duration = Duration::from_millis(50);
+const ASKED: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(10);
 /// How long a lease that is over may take to be known to be.
 const WHY: Duration = Duration::from_secs(1);
