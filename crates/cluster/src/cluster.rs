@@ -208,6 +208,11 @@ impl Cluster {
         let _ = self.shared.commands.send(Command::Down(node.clone())).await;
     }
 
+    /// Whether this node is out of the cluster for good.
+    pub fn is_over(&self) -> bool {
+        self.shared.state.borrow().ended.is_some()
+    }
+
     /// Waits until this node is out of the cluster, and says why.
     pub async fn ended(&self) -> Ending {
         let mut state = self.shared.state.clone();

@@ -96,6 +96,10 @@ impl Stage {
         Ok((stage, received))
     }
 
+    pub(super) fn address(&self, number: usize) -> &Address {
+        &self.addresses[number]
+    }
+
     pub(super) fn ledger(&self) -> PathBuf {
         self.directory.path().join(DATABASE)
     }
