@@ -58,15 +58,16 @@ pub const ROUTES: &[Route] = &[
     public("/alive", Endpoint::Alive),
     public("/ready", Endpoint::Ready),
     public("/openapi.json", Endpoint::OpenApi),
-    public("/", Endpoint::Page("text/html; charset=utf-8", include_str!("../page/index.html"))),
-    public(
-        "/app.js",
-        Endpoint::Page("text/javascript; charset=utf-8", include_str!("../page/app.js")),
-    ),
-    public(
-        "/style.css",
-        Endpoint::Page("text/css; charset=utf-8", include_str!("../page/style.css")),
-    ),
+    public("/", Endpoint::Page(HTML, include_str!("../page/index.html"))),
+    public("/style.css", Endpoint::Page(CSS, include_str!("../page/style.css"))),
+    public("/app.js", Endpoint::Page(JS, include_str!("../page/app.js"))),
+    public("/common.js", Endpoint::Page(JS, include_str!("../page/common.js"))),
+    public("/demo.js", Endpoint::Page(JS, include_str!("../page/demo.js"))),
+    public("/feed.js", Endpoint::Page(JS, include_str!("../page/feed.js"))),
+    public("/lists.js", Endpoint::Page(JS, include_str!("../page/lists.js"))),
+    public("/nodes.js", Endpoint::Page(JS, include_str!("../page/nodes.js"))),
+    public("/shards.js", Endpoint::Page(JS, include_str!("../page/shards.js"))),
+    public("/timeline.js", Endpoint::Page(JS, include_str!("../page/timeline.js"))),
     get("/metrics", Endpoint::Metrics),
     get("/api/cluster", Endpoint::Cluster),
     get("/api/leases", Endpoint::Leases),
@@ -380,5 +381,8 @@ fn typed(kind: &'static str, body: Body) -> Response {
     response
 }
 
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const JS: &str = "text/javascript; charset=utf-8";
 /// The longest body.
 const BODY_MAX: usize = 4096;
