@@ -1,5 +1,6 @@
 //! `tenure sim`: whole clusters in virtual time, thousands of schedules of faults, each from a seed.
 
+mod sharding;
 mod table;
 
 use std::collections::BTreeMap;
@@ -47,6 +48,10 @@ pub(crate) struct Args {
     /// a singleton was active twice
     #[arg(long, conflicts_with_all = ["bench", "faults", "trace", "nodes"])]
     singleton_table: bool,
+    /// Only run schedules with sharding, without a lease, with one, and with sessions, and count how often
+    /// a shard was active twice
+    #[arg(long, conflicts_with_all = ["bench", "faults", "trace", "nodes", "singleton_table"])]
+    sharding_table: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -64,6 +69,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
     }
     if args.singleton_table {
         return table::main(args);
+    }
+    if args.sharding_table {
+        return sharding::main(args);
     }
     let report = Report::of(args)?;
     output::print(&report, args.json)?;

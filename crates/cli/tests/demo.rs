@@ -38,7 +38,8 @@ fn every_fault_leaves_one_worker_and_each_job_done_once() {
     assert!(summary["gap_ms_max"].as_f64() >= summary["gap_ms_p50"].as_f64());
     assert!(events.contains("stops: paused"), "the zombie knows what happened to it");
     assert!(!events.contains("not every job was done"));
-    assert!(took < Duration::from_secs(90), "{took:?}");
+    // A minute, and its own patience with the start and with the last jobs.
+    assert!(took < Duration::from_secs(60 + 30 + 40), "{took:?}");
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn watch_prints_each_change() {
         })
     };
     let _: Vec<Value> = states(1);
-    let mut run = Process::start(&mut tenure_run(&dir, &["--ttl", "1s"], "sleep 1.5"));
+    let mut run = Process::start(&mut tenure_run(&dir, &["--ttl", "3s"], "sleep 4"));
     assert_eq!(code(run.end(SOON)), 0);
     let seen = states(3);
     let seen: Vec<&str> = seen.iter().map(|view| view["state"].as_str().unwrap()).collect();

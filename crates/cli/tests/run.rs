@@ -4,7 +4,6 @@
 mod common;
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use common::*;
 
@@ -118,5 +117,5 @@ fn a_lost_lease_stops_the_command_and_is_contended_for_again() {
     until("the second tenure", SOON, || (terms(&dir).len() == 2).then_some(()));
     check_log(&dir);
     run.signal(libc::SIGTERM);
-    assert_eq!(code(run.end(Duration::from_secs(5))), 143);
+    assert_eq!(code(run.end(SOON)), 143);
 }

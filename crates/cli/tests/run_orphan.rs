@@ -47,7 +47,7 @@ fn threads(pid: i32) -> usize {
 }
 
 const QUICK: [&str; 4] = ["--ttl", "5s", "--stop-budget", "200ms"];
-const SHORT: [&str; 4] = ["--ttl", "1s", "--stop-budget", "200ms"];
+const SHORT: [&str; 4] = ["--ttl", "2s", "--stop-budget", "200ms"];
 
 #[test]
 fn killed_nothing_of_the_command_is_left_when_another_starts() {

@@ -48,6 +48,21 @@ fn a_budget_ends_it_early() {
 }
 
 #[test]
+fn setups_of_sharding_are_compared() {
+    let (code, out, trouble) = sim(&["--sharding-table", "--seeds", "0..5", "--json"]);
+    assert_eq!(code, Some(0), "{out}{trouble}");
+    let table: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(table["seeds"], 5);
+    for (row, setup) in ["gossip", "lease", "sessions"].into_iter().enumerate() {
+        let row = &table["rows"][row];
+        assert_eq!(row["setup"], setup);
+        assert_eq!(row["violations"], 0);
+        assert!(row["started"].as_u64().unwrap() > 5 * 16);
+    }
+    assert_eq!(table["rows"][2]["active_twice"], 0);
+}
+
+#[test]
 fn says_what_would_be_right() {
     for (options, right) in [
         (["--seeds", "7"], "0..1000"),

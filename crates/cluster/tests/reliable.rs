@@ -192,7 +192,7 @@ async fn a_window_of_messages_waits_for_a_receiver_and_no_more() {
     let (target, targets) = watch::channel(None);
     let sender = clusters[0].reliable::<u64>("tester", "late", targets).unwrap();
     let mut sent = 0;
-    while timeout(Duration::from_millis(200), sender.send(sent)).await.is_ok() {
+    while timeout(Duration::from_secs(1), sender.send(sent)).await.is_ok() {
         sent += 1;
     }
     assert_eq!(sent, 256);

@@ -93,7 +93,7 @@ async fn a_cluster_is_cut_and_heals() {
         node.transport.switch = Some(switch.clone());
         node.transport.silence_max = Duration::from_secs(1);
         node.membership.heartbeat_interval = Duration::from_millis(100);
-        node.membership.acceptable_pause = Duration::from_millis(500);
+        node.membership.acceptable_pause = Duration::from_secs(2);
         settings.push(node);
         switches.push((address, switch));
     }

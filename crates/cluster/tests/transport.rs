@@ -190,14 +190,14 @@ async fn certificates_change_without_dropping_a_link() {
     let (good, path) = (kit.path("good"), kit.path("two"));
     kit.authority.issue("two", &[]).unwrap().save(&good).unwrap();
     std::fs::copy(good.join("node.key"), path.join("node.key")).unwrap();
-    eventually(|| kit::logged("the former certificate stays in use") == 1).await;
+    eventually(|| kit::logged("the former certificate stays in use") > 0).await;
     let mut three = kit.node("three");
     assert!(three.transport.control(&to_two, None, vec![2]));
     assert_eq!(two.told(control_frame).await, [2]);
 
     // The good pair is taken; a new link uses it, the old link has stayed.
     copy_files(&good, &path);
-    eventually(|| kit::logged("new links use the changed certificate") == 1).await;
+    eventually(|| kit::logged("new links use the changed certificate") > 0).await;
     assert!(kit.identity("two").reload().is_ok_and(|changed| !changed));
     send(3);
     let mut down = false;

@@ -82,7 +82,7 @@ async fn a_silent_cut_is_noticed_and_healed() {
     assert!(one.transport.control(&two.node.address, None, vec![1]));
     assert_eq!(two.control_frame().await, [1]);
     // The report that the message arrived takes a moment.
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
 
     // From here on nothing arrives at either end of the two links.
     assert_eq!(cut::silently(&two.node.address), 4);

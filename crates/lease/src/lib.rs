@@ -12,7 +12,7 @@
 //!         Ok::<_, tenure_lease::LeaseError>(())
 //!     })
 //!     .await?;
-//! # std::fs::remove_dir_all(directory)?;
+//! # let _ = std::fs::remove_dir_all(directory);
 //! # Ok(()) }
 //! ```
 //!

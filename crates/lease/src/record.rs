@@ -167,7 +167,7 @@ impl From<Nonce> for String {
 pub struct Version(pub String);
 
 /// The tenure of a session that an attached lease lives and dies with.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SessionRef {
     /// The lease name of the session.
     pub name: LeaseName,

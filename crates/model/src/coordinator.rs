@@ -1,4 +1,5 @@
-//! The coordinator: one shard, given to one region at a time, through a change of coordinators.
+//! The coordinator: a shard or two, each given to one region at a time, through a change of
+//! coordinators.
 //!
 //! # The protocol
 //!
@@ -18,7 +19,7 @@
 //!
 //! # The abstraction
 //!
-//! There is one shard and two coordinators, of term 1 and 2, which may both believe that they are
+//! There are one or two shards and two coordinators, of term 1 and 2, which may both believe that they are
 //! active; writes of the first to the roster are refused once the second has won. A message may
 //! arrive any number of times, in any order, or never: the state has the set of all that were sent.
 //! There is no time. A session is taken over only while its process is frozen or has ended, and a
@@ -47,13 +48,13 @@ use crate::engine::{Model, Steps};
 
 pub use self::state::State;
 use self::state::{
-    ALLOCATIONS_MAX, Coordinator, Messages, Place, Process, REGIONS_MAX, Region, Session, Sessions,
-    Token,
+    ALLOCATIONS_MAX, Coordinator, Messages, Place, Process, REGIONS_MAX, Region, SHARDS_MAX,
+    Session, Sessions, Token,
 };
 
 /// The coordinator model, with the rules that its processes follow and the faults that they meet.
 #[derive(Clone, Copy, Debug)]
-pub struct Shard {
+pub struct Sharding {
     /// What coordinators and regions do to stay safe.
     pub rules: Rules,
     /// What may go wrong, and how far to look.
@@ -107,6 +108,8 @@ impl Rules {
 pub struct Scenario {
     /// Two or three.
     pub regions: u8,
+    /// One or two.
+    pub shards: u8,
     /// A region's process ends unasked; regions may also stop by themselves.
     pub crashes: u8,
     /// A region is frozen with its clock, and resumes.
@@ -118,9 +121,9 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Two regions, two allocations, and no fault but what becomes of messages.
+    /// Two regions, one shard, two allocations, and no fault but what becomes of messages.
     pub const CALM: Self =
-        Self { regions: 2, crashes: 0, freezes: 0, removals: 0, allocations_max: 2 };
+        Self { regions: 2, shards: 1, crashes: 0, freezes: 0, removals: 0, allocations_max: 2 };
 }
 
 /// What must never happen.
@@ -141,14 +144,15 @@ impl fmt::Display for Violation {
     }
 }
 
-type ShardSteps<'a> = Steps<'a, State>;
+type ShardingSteps<'a> = Steps<'a, State>;
 
-impl Model for Shard {
+impl Model for Sharding {
     type State = State;
     type Violation = Violation;
 
     fn initial(&self) -> Vec<State> {
         assert!(self.regions() <= REGIONS_MAX, "there is no room for so many regions");
+        assert!((1..=SHARDS_MAX).contains(&self.shards()), "there is no room for so many shards");
         assert!(self.scenario.allocations_max <= ALLOCATIONS_MAX, "there are too few tokens");
         let region = |number| {
             let exists = number < self.regions();
@@ -158,12 +162,12 @@ impl Model for Shard {
                 was_frozen: false,
                 session: Session::new(number, 1),
                 registered: u8::from(exists),
-                seen: Token::NONE,
-                hosts: Token::NONE,
+                seen: [Token::NONE; SHARDS_MAX],
+                hosts: [Token::NONE; SHARDS_MAX],
             }
         };
         let first = Coordinator::Active {
-            shard: Place::Free,
+            places: [Place::Free; SHARDS_MAX],
             allocations: 0,
             answered: Sessions::ALL,
             roster: Sessions::NONE,
@@ -181,7 +185,7 @@ impl Model for Shard {
         }]
     }
 
-    fn steps(&self, state: &State, steps: &mut ShardSteps<'_>) {
+    fn steps(&self, state: &State, steps: &mut ShardingSteps<'_>) {
         self.lease_changes_hands(state, steps);
         for term in [1, 2] {
             self.coordinator_steps(state, term, steps);
@@ -192,15 +196,17 @@ impl Model for Shard {
     }
 
     fn violation(&self, state: &State) -> Option<Violation> {
-        let active = || state.regions.iter().filter(|region| region.is_active());
-        let fresh = || active().filter(|region| !region.was_frozen);
-        if fresh().count() > 1 {
-            return Some(Violation::ActiveTwice);
-        }
-        let successor = fresh().next()?;
-        let mut stale = active().filter(|region| region.was_frozen);
-        let not_below = stale.any(|region| region.hosts >= successor.hosts);
-        not_below.then_some(Violation::StaleTokenNotBelow)
+        (0..self.shards()).find_map(|shard| {
+            let active = || state.regions.iter().filter(|region| region.is_active(shard));
+            let fresh = || active().filter(|region| !region.was_frozen);
+            if fresh().count() > 1 {
+                return Some(Violation::ActiveTwice);
+            }
+            let successor = fresh().next()?;
+            let mut stale = active().filter(|region| region.was_frozen);
+            let not_below = stale.any(|region| region.hosts[shard] >= successor.hosts[shard]);
+            not_below.then_some(Violation::StaleTokenNotBelow)
+        })
     }
 
     fn good(&self, state: &State) -> bool {
@@ -208,11 +214,14 @@ impl Model for Shard {
             matches!(coordinator, Coordinator::Active { allocations, .. }
                 if *allocations >= self.scenario.allocations_max)
         };
-        let hosts = |region: &&Region| {
-            let is_running = region.process == Process::Running;
-            is_running && region.is_active() && !state.over.contains(region.session)
+        let is_served = |shard| {
+            let hosts = |region: &&Region| {
+                let is_running = region.process == Process::Running;
+                is_running && region.is_active(shard) && !state.over.contains(region.session)
+            };
+            state.regions.iter().filter(hosts).count() == 1
         };
-        state.coordinators.iter().any(used_up) || state.regions.iter().filter(hosts).count() == 1
+        state.coordinators.iter().any(used_up) || (0..self.shards()).all(is_served)
     }
 
     fn describe(&self, state: &State) -> String {
@@ -233,8 +242,12 @@ impl Model for Shard {
     }
 }
 
-impl Shard {
+impl Sharding {
     fn regions(&self) -> usize {
         usize::from(self.scenario.regions)
+    }
+
+    fn shards(&self) -> usize {
+        usize::from(self.scenario.shards)
     }
 }

@@ -1,7 +1,8 @@
 //! A node that starts over, as a new incarnation in the same process, can host again.
 #![allow(clippy::disallowed_methods, reason = "real nodes take real time")]
 
-use std::net::TcpListener;
+mod loopback;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -55,10 +56,8 @@ impl Book {
 
 async fn starts_over(with_lease: bool) {
     let store = Store::new(MemoryStore::default());
-    let sockets = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-    let addresses = sockets.each_ref().map(|it| it.local_addr().unwrap().to_string());
-    drop(sockets);
-    let (one, two) = (join(&store, &addresses[0]).await, join(&store, &addresses[1]).await);
+    let one = join(&store, &loopback::address()).await;
+    let two = join(&store, &loopback::address()).await;
     let book = Arc::new(Book::default());
     let mut proxies = Vec::new();
     for cluster in [&one, &two] {

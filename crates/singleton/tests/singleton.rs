@@ -1,7 +1,8 @@
 //! Real nodes on loopback, in one process.
 #![allow(clippy::disallowed_methods, reason = "real nodes take real time")]
 
-use std::net::TcpListener;
+mod loopback;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,13 +34,9 @@ impl World {
         let records = MemoryStore::default();
         let store = Store::new(records.clone());
         let mut world = Self { records, store, clusters: Vec::new() };
-        let sockets: Vec<_> =
-            (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        for socket in sockets {
-            let address = socket.local_addr().unwrap().to_string();
-            drop(socket);
+        for _ in 0..count {
             // One after the other: the first is the oldest.
-            world.join(&address, &[]).await;
+            world.join(&loopback::address(), &[]).await;
         }
         world
     }
@@ -505,10 +502,7 @@ async fn rolling_restart_on_fixed_addresses() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn roles() {
     let mut world = World::new(1).await;
-    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-    let worker_address = socket.local_addr().unwrap().to_string();
-    drop(socket);
-    let worker = world.join(&worker_address, &["worker"]).await;
+    let worker = world.join(&loopback::address(), &["worker"]).await;
     let book = Arc::<Book>::default();
     let mut proxies = Vec::new();
     for cluster in &world.clusters {

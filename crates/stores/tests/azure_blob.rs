@@ -8,7 +8,6 @@
 
 mod server;
 
-use std::sync::MutexGuard;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -19,7 +18,7 @@ use tenure_lease::{LeaseName, Loss, Moment, Nonce, Settings, Store, Token};
 use tenure_stores::azure_blob::AzureBlobStore;
 use tenure_testkit::conformance::{self, Factory};
 
-use server::{Server, fresh};
+use server::{Server, Turn, fresh};
 
 /// The shortest that Azure takes.
 const TTL: Duration = Duration::from_secs(15);
@@ -40,10 +39,19 @@ const SAS_LEAST: &str = "sv=2019-12-12&ss=b&srt=o&sp=rcw&se=2099-01-01T00:00:00Z
 struct Azure(Server);
 
 impl Azure {
-    /// The server with our container in it, and the right to disturb it.
-    fn find() -> Option<(Self, MutexGuard<'static, ()>)> {
-        let (server, turn) = Server::find_for("azure", "azure_blob")?;
-        let azure = Self(server);
+    /// The server with our container in it, to be used beside others.
+    fn find() -> Option<(Self, Turn)> {
+        Self::prepared(Turn::beside)
+    }
+
+    /// The same, and the right to disturb it.
+    fn find_alone() -> Option<(Self, Turn)> {
+        Self::prepared(Turn::alone)
+    }
+
+    fn prepared(turn: fn() -> Turn) -> Option<(Self, Turn)> {
+        let azure = Self(Server::named("azure", "azure_blob")?);
+        let turn = turn();
         let store = AzureBlobStore::new(&azure.url(&format!("key={KEY}"))).expect("a URL");
         conformance::block_on(async {
             store.create_container().await.expect("created");
@@ -141,13 +149,13 @@ impl Factory for Azure {
 
 #[test]
 fn conformance() {
-    let Some((azure, _turn)) = Azure::find() else { return };
+    let Some((azure, _turn)) = Azure::find_alone() else { return };
     conformance::test(azure);
 }
 
 #[test]
 fn cost_of_attached() {
-    let Some((azure, _turn)) = Azure::find() else { return };
+    let Some((azure, _turn)) = Azure::find_alone() else { return };
     conformance::block_on(async {
         let endpoint = azure.0.address.clone();
         let place = endpoint.strip_prefix("http://").expect("a plain endpoint");
@@ -164,7 +172,7 @@ fn cost_of_attached() {
 /// Many are read at once, whether we may list them or not, and as they are now.
 #[test]
 fn many_are_read_as_they_are() {
-    let Some((azure, _turn)) = Azure::find() else { return };
+    let Some((azure, _turn)) = Azure::find_alone() else { return };
     conformance::block_on(async {
         let store = azure.store();
         let names: Vec<_> = (0..20).map(|_| fresh("many")).collect();
@@ -195,20 +203,20 @@ fn many_are_read_as_they_are() {
 
 #[test]
 fn race() {
-    let Some((azure, _turn)) = Azure::find() else { return };
+    let Some((azure, _turn)) = Azure::find_alone() else { return };
     conformance::block_on(server::race(|| azure.store(), TTL, TTL));
 }
 
 #[test]
 fn restart() {
-    let Some((azure, _turn)) = Azure::find() else { return };
+    let Some((azure, _turn)) = Azure::find_alone() else { return };
     let store = azure.store();
-    conformance::block_on(server::survives_restart(&azure.0, &store, Settings::new(TTL)));
+    conformance::block_on(server::survives_restart(&azure.0, &store, TTL));
 }
 
 #[test]
 fn outage() {
-    let Some((azure, _turn)) = Azure::find() else { return };
+    let Some((azure, _turn)) = Azure::find_alone() else { return };
     let settings = Settings::new(TTL);
     let open = || azure.store();
     conformance::block_on(server::survives_outage(&azure.0, open, settings, "pause", "resume"));

@@ -2,6 +2,7 @@
 #![cfg(feature = "consul")]
 #![allow(clippy::disallowed_methods)] // Real servers, real time.
 
+mod port;
 mod server;
 
 use std::time::Duration;
@@ -82,13 +83,13 @@ impl Factory for Consul {
 
 #[test]
 fn conformance() {
-    let Some((server, _turn)) = Server::find("consul") else { return };
+    let Some((server, _turn)) = Server::find_alone("consul") else { return };
     conformance::test(Consul(server));
 }
 
 #[test]
 fn race() {
-    let Some((server, _turn)) = Server::find("consul") else { return };
+    let Some((server, _turn)) = Server::find_alone("consul") else { return };
     let consul = Consul(server);
     conformance::block_on(server::race(|| consul.store(), TTL, TTL));
 }
@@ -102,14 +103,14 @@ fn hand_over() {
 
 #[test]
 fn restart() {
-    let Some((server, _turn)) = Server::find("consul") else { return };
+    let Some((server, _turn)) = Server::find_alone("consul") else { return };
     let store = Consul(server.clone()).store();
-    conformance::block_on(server::survives_restart(&server, &store, Settings::new(TTL)));
+    conformance::block_on(server::survives_restart(&server, &store, TTL));
 }
 
 #[test]
 fn outage() {
-    let Some((server, _turn)) = Server::find("consul") else { return };
+    let Some((server, _turn)) = Server::find_alone("consul") else { return };
     let consul = Consul(server.clone());
     conformance::block_on(async {
         for (begin, end) in [("pause", "resume"), ("kill", "restart")] {
@@ -132,7 +133,7 @@ fn lost_replies() {
 
 #[test]
 fn cost_of_attached() {
-    let Some((server, _turn)) = Server::find("consul") else { return };
+    let Some((server, _turn)) = Server::find_alone("consul") else { return };
     conformance::block_on(async {
         let through = async |address: String| Consul::at(&address);
         server::cost_of_attached(&server.address, &Settings::new(TTL), 3, through).await;
@@ -143,7 +144,7 @@ fn cost_of_attached() {
 /// the wait is over. However many wait, give up and wait again: a client stays far below.
 #[test]
 fn connections_are_few() {
-    let Some((server, _turn)) = Server::find("consul") else { return };
+    let Some((server, _turn)) = Server::find_alone("consul") else { return };
     conformance::block_on(async {
         let proxy = Proxy::new(&server.address).await;
         let (holder, store) = (Consul::at(&server.address), Consul::at(&proxy.address));
@@ -231,7 +232,7 @@ fn operator() {
                     drop(consul.tool(&["kv", "put", &key, &value]).await);
                 }
             }
-            let limit = settings.renew_interval.mul_f64(1.2) + Duration::from_secs(1);
+            let limit = settings.renew_interval.mul_f64(1.2) + settings.operation_timeout;
             let edited = Moment::now();
             let loss = tokio::time::timeout(limit, tenure.lost()).await;
             let loss = loss.unwrap_or_else(|_| panic!("{edit}: not lost within {limit:?}"));
@@ -285,7 +286,7 @@ fn tls_and_tokens() {
     let Some((_, _turn)) = Server::find("consul") else { return };
     conformance::block_on(async {
         let directory = Private::folder().await;
-        let [https, http, server, lan, wan] = [(); 5].map(|()| server::free_port());
+        let [https, http, server, lan, wan] = [(); 5].map(|()| port::free_port());
         let config = format!(
             "ports {{ https = {https} http = {http} server = {server} serf_lan = {lan} \
                serf_wan = {wan} dns = -1 grpc = -1 }}\n\

@@ -9,8 +9,8 @@ mod answers;
 mod credentials;
 mod server;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -23,20 +23,28 @@ use tenure_lease::{LeaseName, Loss, Moment, Nonce, Settings, Store, Token};
 use tenure_stores::dynamodb::DynamoStore;
 use tenure_testkit::conformance::{self, Factory};
 
-use server::{Server, fresh, request};
+use server::{Server, Turn, fresh, request};
 
 const TTL: Duration = Duration::from_secs(2);
 /// The suite's hundred checks at once keep the emulator, which has one thread, busy for a second.
-const SUITE_TTL: Duration = Duration::from_secs(5);
+const SUITE_TTL: Duration = Duration::from_secs(10);
 const TABLE: &str = "tenure-tests";
 
 #[derive(Clone)]
 struct Dynamo(Server);
 
 impl Dynamo {
-    /// The emulator, with the table that the tests use.
-    fn find() -> Option<(Self, MutexGuard<'static, ()>)> {
-        let (server, turn) = Server::find("dynamodb")?;
+    /// The emulator, with the table that the tests use, to be used beside others.
+    fn find() -> Option<(Self, Turn)> {
+        Self::prepared(Server::find("dynamodb")?)
+    }
+
+    /// The same, and the right to disturb it.
+    fn find_alone() -> Option<(Self, Turn)> {
+        Self::prepared(Server::find_alone("dynamodb")?)
+    }
+
+    fn prepared((server, turn): (Server, Turn)) -> Option<(Self, Turn)> {
         let dynamo = Self(server);
         conformance::block_on(async {
             let store = dynamo.open_table(TABLE, "&create=true");
@@ -154,7 +162,7 @@ impl Factory for Dynamo {
 
 #[test]
 fn cost_of_attached() {
-    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    let Some((dynamo, _turn)) = Dynamo::find_alone() else { return };
     conformance::block_on(async {
         let (scheme, address) = dynamo.0.address.split_once("://").expect("an endpoint");
         let through =
@@ -166,14 +174,14 @@ fn cost_of_attached() {
 
 #[test]
 fn conformance() {
-    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    let Some((dynamo, _turn)) = Dynamo::find_alone() else { return };
     conformance::test(dynamo);
 }
 
 /// The emulator's own compare-and-set, before anything is built on it.
 #[test]
 fn the_emulator_compares_and_sets() {
-    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    let Some((dynamo, _turn)) = Dynamo::find_alone() else { return };
     conformance::block_on(async {
         let (store, name) = (dynamo.store(), fresh("atomic"));
         let (claim, token) = server::win(&**store.backend(), request(&name, "a", TTL)).await;
@@ -219,20 +227,20 @@ fn the_emulator_compares_and_sets() {
 
 #[test]
 fn race() {
-    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    let Some((dynamo, _turn)) = Dynamo::find_alone() else { return };
     conformance::block_on(server::race(|| dynamo.store(), TTL, TTL));
 }
 
 #[test]
 fn restart() {
-    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    let Some((dynamo, _turn)) = Dynamo::find_alone() else { return };
     let store = dynamo.store();
-    conformance::block_on(server::survives_restart(&dynamo.0, &store, Settings::new(TTL * 2)));
+    conformance::block_on(server::survives_restart(&dynamo.0, &store, TTL * 2));
 }
 
 #[test]
 fn outage() {
-    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    let Some((dynamo, _turn)) = Dynamo::find_alone() else { return };
     conformance::block_on(async {
         for (begin, end) in [("pause", "resume"), ("kill", "restart")] {
             let settings = Settings::new(TTL * 2);
@@ -247,7 +255,7 @@ fn outage() {
 fn operator() {
     let Some((dynamo, _turn)) = Dynamo::find() else { return };
     conformance::block_on(async {
-        let (store, settings) = (dynamo.store(), Settings::new(TTL));
+        let (store, settings) = (dynamo.store(), Settings::new(TTL * 2));
         let (name, mut last) = (fresh("operated"), Token::default());
         for edit in ["deleted", "overwritten", "edited", "freed", "restored", "deleted"] {
             let lease = store.lease(name.as_str()).settings(settings.clone());
@@ -281,7 +289,7 @@ fn operator() {
                     dynamo.put_item(&held).await;
                 }
             }
-            let limit = settings.renew_interval.mul_f64(1.2) + Duration::from_millis(300);
+            let limit = settings.renew_interval.mul_f64(1.2) + settings.operation_timeout;
             let edited = Moment::now();
             let loss = tokio::time::timeout(limit, tenure.lost()).await;
             let loss = loss.unwrap_or_else(|_| panic!("{edit}: not lost within {limit:?}"));
@@ -341,7 +349,7 @@ fn readable_and_not_trusted() {
 /// A deleted record begins above all of its terms, whoever creates it, however fast.
 #[test]
 fn terms_rise_within_a_second() {
-    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    let Some((dynamo, _turn)) = Dynamo::find_alone() else { return };
     conformance::block_on(async {
         let (name, mut last, begun) = (fresh("seconds"), 0, Moment::now());
         for round in 0..10 {
@@ -380,7 +388,7 @@ fn terms_rise_within_a_second() {
 /// Nor does a deletion in the middle of somebody's first acquisition bring a term back.
 #[test]
 fn terms_rise_over_deletions_in_a_race() {
-    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    let Some((dynamo, _turn)) = Dynamo::find_alone() else { return };
     conformance::block_on(async {
         let (name, highest) = (fresh("deleted"), Arc::new(AtomicU64::new(0)));
         let mut racing = JoinSet::new();
@@ -417,7 +425,7 @@ fn terms_rise_over_deletions_in_a_race() {
 /// The largest note there may be, and a thousand names at once.
 #[test]
 fn large_reads() {
-    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    let Some((dynamo, _turn)) = Dynamo::find_alone() else { return };
     conformance::block_on(async {
         let (store, mut names) = (dynamo.store(), Vec::new());
         let backend = store.backend();

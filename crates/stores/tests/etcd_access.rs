@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods)] // Real servers, real time.
 
 mod etcd_support;
+mod port;
 
 use std::time::Duration;
 

@@ -26,14 +26,13 @@ use kubernetes_support::Cluster;
 
 #[test]
 fn kubernetes_conforms() {
-    if let Some(cluster) = Cluster::from_env("kubernetes_conforms") {
-        conformance::test(cluster);
-    }
+    let Some((cluster, _turn)) = Cluster::find_alone("kubernetes_conforms") else { return };
+    conformance::test(cluster);
 }
 
 #[test]
 fn lost_replies() {
-    let Some(cluster) = Cluster::from_env("lost_replies") else { return };
+    let Some((cluster, _turn)) = Cluster::find("lost_replies") else { return };
     block_on(async {
         let (direct, settings) = (cluster.store().await, Settings::new(TTL));
         let through = |address| cluster.at(address);
@@ -45,9 +44,9 @@ fn lost_replies() {
 
 #[test]
 fn cost_of_attached() {
-    let Some(cluster) = Cluster::from_env("cost_of_attached") else { return };
+    let Some((cluster, _turn)) = Cluster::find_alone("cost_of_attached") else { return };
     block_on(async {
-        let settings = Settings::new(Duration::from_secs(8));
+        let settings = Settings::new(Duration::from_secs(20));
         let through = |address| cluster.at(address);
         // A sweep is a streaming list, on a connection of its own: up to three messages of it.
         server::cost_of_attached(&cluster.address(), &settings, 1, through).await;
@@ -59,7 +58,9 @@ fn cost_of_attached() {
 /// Eight clients meet at fifty names, in each state that a free lease can be in.
 #[test]
 fn of_eight_contenders_one_wins() {
-    let Some(cluster) = Cluster::from_env("of_eight_contenders_one_wins") else { return };
+    let Some((cluster, _turn)) = Cluster::find_alone("of_eight_contenders_one_wins") else {
+        return;
+    };
     block_on(async {
         let mut clients = Vec::new();
         for _ in 0..8 {
@@ -107,7 +108,7 @@ fn of_eight_contenders_one_wins() {
 /// go on rising.
 #[test]
 fn an_operator_deposes_a_holder() {
-    let Some(cluster) = Cluster::from_env("an_operator_deposes_a_holder") else { return };
+    let Some((cluster, _turn)) = Cluster::find("an_operator_deposes_a_holder") else { return };
     block_on(async {
         let store = cluster.store().await;
         for act in ["delete", "rename", "blank", "strip", "takeover"] {
@@ -122,7 +123,6 @@ fn an_operator_deposes_a_holder() {
                         .await;
                 }
             };
-            let begun = Moment::now();
             match act {
                 "delete" => drop(cluster.operate(&["delete", "lease", name], "").await),
                 "rename" => patch(r#"{"spec":{"holderIdentity":"operator"}}"#).await,
@@ -132,10 +132,12 @@ fn an_operator_deposes_a_holder() {
                 }
                 _ => cluster.take_over(name, "operator", 2).await,
             }
+            let begun = Moment::now();
             let loss = timeout(TTL, tenure.lost()).await.expect("it learns of it");
             let took = Moment::now().since(begun);
-            // A third of the ttl with a fifth of jitter, kubectl itself, and a busy machine.
-            assert!(took < TTL * 2 / 5 + Duration::from_millis(1500), "{act}: {took:?}");
+            // A third of the ttl with a fifth of jitter, and the renewal itself.
+            let limit = TTL * 2 / 5 + Settings::new(TTL).operation_timeout;
+            assert!(took < limit, "{act}: {took:?}");
             println!("{act}: {loss} after {took:?}");
             match (act, &loss) {
                 ("delete", Loss::Deleted) => {}
@@ -157,7 +159,7 @@ fn an_operator_deposes_a_holder() {
 /// Whoever touches only what is not the lease's own disturbs nobody.
 #[test]
 fn a_label_deposes_nobody() {
-    let Some(cluster) = Cluster::from_env("a_label_deposes_nobody") else { return };
+    let Some((cluster, _turn)) = Cluster::find("a_label_deposes_nobody") else { return };
     block_on(async {
         let store = cluster.store().await;
         let name = cluster.fresh_name("label");
@@ -176,7 +178,7 @@ fn a_label_deposes_nobody() {
 /// What client-go writes is understood, and what we write is what it expects.
 #[test]
 fn foreign_electors_share_the_object() {
-    let Some(cluster) = Cluster::from_env("foreign_electors_share_the_object") else { return };
+    let Some((cluster, _turn)) = Cluster::find("foreign_electors_share_the_object") else { return };
     block_on(async {
         let store = cluster.store().await;
         let name = cluster.fresh_name("shared");
@@ -212,24 +214,28 @@ fn foreign_electors_share_the_object() {
         let release = r#"{"spec":{"holderIdentity":"","leaseDurationSeconds":1}}"#;
         cluster.operate(&["patch", "lease", name, "--type=merge", "-p", release], "").await;
         let begun = Moment::now();
-        acquire(&store, name, "b").await.release().await;
+        let tenure = acquire(&store, name, "b").await;
         let waited = Moment::now().since(begun);
         assert!(waited < Duration::from_secs(1), "a released one is had only after {waited:?}");
+        tenure.release().await;
     });
 }
 
 /// A restart within the ttl is not noticed by those who hold.
 #[test]
 fn a_restart_keeps_the_tenure() {
-    let Some(cluster) = Cluster::from_env("a_restart_keeps_the_tenure") else { return };
+    let Some((cluster, _turn)) = Cluster::find_alone("a_restart_keeps_the_tenure") else { return };
     block_on(async {
-        // An API server takes a few seconds to come back.
-        let ttl = Duration::from_secs(20);
+        let begun = Moment::now();
+        cluster.servers(&["restart", "kube"]).await;
+        let ttl = (Moment::now().since(begun) * 4).max(TTL).as_secs();
+        let ttl = Duration::from_secs(ttl);
         let store = cluster.store().await;
         let name = cluster.fresh_name("restart");
         let tenure = store.lease(name.as_str()).ttl(ttl).acquire().await.unwrap();
         cluster.servers(&["restart", "kube"]).await;
-        let lost = timeout(ttl * 3 / 2, tenure.lost()).await;
+        // Without a renewal after the restart it would be lost by then.
+        let lost = timeout(ttl, tenure.lost()).await;
         assert!(lost.is_err(), "it was lost: {lost:?}");
         assert!(tenure.is_held());
         let begun = Moment::now();
@@ -242,7 +248,9 @@ fn a_restart_keeps_the_tenure() {
 /// after its return there is exactly one again.
 #[test]
 fn an_outage_ends_the_tenure_in_time() {
-    let Some(cluster) = Cluster::from_env("an_outage_ends_the_tenure_in_time") else { return };
+    let Some((cluster, _turn)) = Cluster::find_alone("an_outage_ends_the_tenure_in_time") else {
+        return;
+    };
     block_on(async {
         for (down, up) in [("pause", "resume"), ("kill", "restart")] {
             let name = cluster.fresh_name(down);
@@ -284,7 +292,7 @@ fn an_outage_ends_the_tenure_in_time() {
 /// More waiters than have a watch of their own are woken as well.
 #[test]
 fn many_waiters_share_a_watch() {
-    let Some(cluster) = Cluster::from_env("many_waiters_share_a_watch") else { return };
+    let Some((cluster, _turn)) = Cluster::find_alone("many_waiters_share_a_watch") else { return };
     block_on(async {
         let (holder, waiter) = (cluster.store().await, cluster.store().await);
         let mut waiting = JoinSet::new();
@@ -315,7 +323,9 @@ fn many_waiters_share_a_watch() {
 /// A thousand records are one request, and the answer is as fresh as a read of each.
 #[test]
 fn a_thousand_records_are_read_at_once() {
-    let Some(cluster) = Cluster::from_env("a_thousand_records_are_read_at_once") else { return };
+    let Some((cluster, _turn)) = Cluster::find_alone("a_thousand_records_are_read_at_once") else {
+        return;
+    };
     block_on(async {
         let store = cluster.store().await;
         let names: Vec<LeaseName> = (0..1000).map(|_| cluster.fresh_name("batch")).collect();
@@ -347,7 +357,9 @@ fn a_thousand_records_are_read_at_once() {
 /// The preflight finds out what is missing, and no error says a secret.
 #[test]
 fn refusals_say_why_and_nothing_secret() {
-    let Some(cluster) = Cluster::from_env("refusals_say_why_and_nothing_secret") else { return };
+    let Some((cluster, _turn)) = Cluster::find("refusals_say_why_and_nothing_secret") else {
+        return;
+    };
     block_on(async {
         let token = cluster.token();
         let denied = |error: LeaseError, what: &str| {

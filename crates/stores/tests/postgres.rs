@@ -15,6 +15,7 @@ mod fence;
 mod operator;
 #[path = "postgres/own.rs"]
 mod own;
+mod port;
 #[path = "postgres/races.rs"]
 mod races;
 #[path = "postgres/restore.rs"]
@@ -32,17 +33,18 @@ use tenure_lease::backend::Boxed;
 use tenure_lease::{LeaseName, Store};
 use tenure_testkit::conformance::{self, Factory};
 
-use support::{Server, block_on, server, server_and};
+use support::{Server, block_on, server_alone, variable};
 
 #[test]
 fn conforms() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server_alone() else { return };
     conformance::test(Conforming::new(server.url("connections=2"), server));
 }
 
 #[test]
 fn conforms_behind_a_pooler_with_a_direct_listener() {
-    let Some((server, pooled)) = server_and("PGBOUNCER") else { return };
+    let Some(pooled) = variable("PGBOUNCER") else { return };
+    let Some((_turn, server)) = server_alone() else { return };
     let direct = server.place();
     let url = server.url_at(&pooled, &format!("connections=2&listen={direct}"));
     conformance::test(Conforming::new(url, server));
@@ -50,7 +52,8 @@ fn conforms_behind_a_pooler_with_a_direct_listener() {
 
 #[test]
 fn conforms_behind_a_pooler_without_wake_ups() {
-    let Some((server, pooled)) = server_and("PGBOUNCER") else { return };
+    let Some(pooled) = variable("PGBOUNCER") else { return };
+    let Some((_turn, server)) = server_alone() else { return };
     let url = server.url_at(&pooled, "connections=2&listen=off");
     conformance::test(Conforming::new(url, server));
 }

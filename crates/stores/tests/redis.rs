@@ -2,6 +2,7 @@
 #![cfg(feature = "redis")]
 #![allow(clippy::disallowed_methods)] // Real servers, real time.
 
+mod port;
 mod server;
 
 use std::time::Duration;
@@ -95,7 +96,7 @@ fn lost_replies() {
 
 #[test]
 fn cost_of_attached() {
-    let Some((server, _turn)) = Server::find("redis") else { return };
+    let Some((server, _turn)) = Server::find_alone("redis") else { return };
     conformance::block_on(async {
         let through = async |address: String| Redis::at(&address);
         let settings = Settings::new(TTL * 2);
@@ -105,7 +106,7 @@ fn cost_of_attached() {
 
 #[test]
 fn conformance() {
-    let Some((server, _turn)) = Server::find("redis") else { return };
+    let Some((server, _turn)) = Server::find_alone("redis") else { return };
     let redis = Redis(server);
     assert_eq!(redis.store().info().promise, Promise::BestEffort);
     conformance::test(redis);
@@ -113,7 +114,7 @@ fn conformance() {
 
 #[test]
 fn race() {
-    let Some((server, _turn)) = Server::find("redis") else { return };
+    let Some((server, _turn)) = Server::find_alone("redis") else { return };
     let redis = Redis(server);
     let free = TTL + TTL / 2;
     conformance::block_on(server::race(|| redis.store(), TTL, free));
@@ -128,14 +129,14 @@ fn hand_over() {
 
 #[test]
 fn restart() {
-    let Some((server, _turn)) = Server::find("redis") else { return };
+    let Some((server, _turn)) = Server::find_alone("redis") else { return };
     let store = Redis(server.clone()).store();
-    conformance::block_on(server::survives_restart(&server, &store, Settings::new(TTL * 2)));
+    conformance::block_on(server::survives_restart(&server, &store, TTL * 2));
 }
 
 #[test]
 fn outage() {
-    let Some((server, _turn)) = Server::find("redis") else { return };
+    let Some((server, _turn)) = Server::find_alone("redis") else { return };
     let redis = Redis(server.clone());
     conformance::block_on(async {
         for (begin, end) in [("pause", "resume"), ("kill", "restart")] {
@@ -152,7 +153,7 @@ fn operator() {
     let Some((server, _turn)) = Server::find("redis") else { return };
     let redis = Redis(server);
     conformance::block_on(async {
-        let (store, settings) = (redis.store(), Settings::new(TTL));
+        let (store, settings) = (redis.store(), Settings::new(TTL * 2));
         let name = fresh("operated");
         let (live, kept, mut last) = (live(&name), kept(&name), Token::default());
         for edit in ["deleted", "forgotten", "shortened", "overwritten", "edited", "expired"] {
@@ -168,7 +169,7 @@ fn operator() {
                 "edited" => drop(redis.tool(&["HSET", &kept, "nonce", "0"]).await),
                 _ => drop(redis.tool(&["PEXPIRE", &live, "1"]).await),
             }
-            let limit = settings.renew_interval.mul_f64(1.2) + Duration::from_millis(300);
+            let limit = settings.renew_interval.mul_f64(1.2) + settings.operation_timeout;
             let edited = Moment::now();
             let loss = tokio::time::timeout(limit, tenure.lost()).await;
             let loss = loss.unwrap_or_else(|_| panic!("{edit}: not lost within {limit:?}"));
@@ -240,7 +241,7 @@ fn terms_are_exact() {
 /// A restart that forgets all scripts costs nothing.
 #[test]
 fn scripts_may_be_flushed() {
-    let Some((server, _turn)) = Server::find("redis") else { return };
+    let Some((server, _turn)) = Server::find_alone("redis") else { return };
     let redis = Redis(server);
     conformance::block_on(async {
         let (store, name) = (redis.store(), fresh("flushed"));
@@ -272,7 +273,7 @@ fn tls_and_users() {
     let Some((_, _turn)) = Server::find("redis") else { return };
     conformance::block_on(async {
         let directory = Private::folder().await;
-        let port = server::free_port().to_string();
+        let port = port::free_port().to_string();
         let user = "user me on >a-secret ~{leases:* &leases:changed -@all +evalsha +eval \
                     +script|load +hset +hmget +set +get +del +persist +pttl +type +time +exists \
                     +publish +subscribe +ping +select\n";
@@ -331,7 +332,7 @@ fn clock_steps() {
         let source = directory.join("clock.c").display().to_string();
         let compile = ["-shared", "-fPIC", "-O1", "-o", &library, &source];
         server::run("cc", compile.map(str::to_owned).to_vec(), vec![]).await;
-        let port = server::free_port().to_string();
+        let port = port::free_port().to_string();
         let arguments = ["--port", &port, "--bind", "127.0.0.1", "--save", ""];
         let environment = [("LD_PRELOAD", library.as_str())];
         let _redis = Private::start("redis-server", &arguments, &directory, &environment);

@@ -18,11 +18,14 @@
 //!
 //! With the feature `cluster`, nodes that find each other, agree on who is in, and talk:
 //! `tenure::cluster`; with `singleton`, one worker in that cluster, found by everybody:
-//! `tenure::singleton`. Both are off by default, so that whoever needs leases alone compiles no more.
+//! `tenure::singleton`; with `sharding`, many entities, each in one place: `tenure::sharding`. All are
+//! off by default, so that whoever needs leases alone compiles no more.
 
 #[cfg(feature = "cluster")]
 pub use tenure_cluster as cluster;
 pub use tenure_lease::*;
+#[cfg(feature = "sharding")]
+pub use tenure_sharding as sharding;
 #[cfg(feature = "singleton")]
 pub use tenure_singleton as singleton;
 pub use tenure_stores as stores;

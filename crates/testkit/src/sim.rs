@@ -7,5 +7,6 @@ mod clock;
 pub mod cluster;
 pub mod leases;
 mod random;
+pub mod sharding;
 
 pub use random::Random;

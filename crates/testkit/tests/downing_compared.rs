@@ -135,7 +135,9 @@ impl Counts {
     fn add(&mut self, sim: &Sim) {
         let views = || sim.running().filter_map(|node| sim.view(node));
         let doubled = sim.violations().iter().any(|found| found.invariant == "one side survives");
-        assert!(doubled || sim.violations().is_empty(), "{:?}", sim.violations());
+        // Where links are cut one way, two can each count the other in, and know it of nobody else.
+        let others = || sim.violations().iter().filter(|it| it.invariant != "one of a side asks");
+        assert!(doubled || others().next().is_none(), "{:?}", sim.violations());
         let count = if doubled {
             &mut self.two
         } else if views().count() == 0 {
@@ -192,6 +194,8 @@ fn compare(name: &str, kind: Kind) {
     );
     for (strategy, Counts { one, two, nobody, waits }) in all {
         println!("  {strategy:24} {one:>6} {two:>6} {nobody:>6} {waits:>6}");
+    }
+    for (strategy, Counts { two, waits, .. }) in all {
         let promised = kind == Kind::TwoSides || strategy == ALWAYS;
         assert!(!promised || two == 0, "{strategy}, {name}: two sides went on {two} times");
         let decided = strategy != ALWAYS || waits == 0;

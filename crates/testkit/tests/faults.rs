@@ -138,4 +138,4 @@ async fn is_held(store: &MemoryStore, name: &str) -> bool {
     records[0].as_ref().is_some_and(|record| record.holder.is_some())
 }
 
-const SHORT: Duration = Duration::from_millis(50);
+const SHORT: Duration = Duration::from_millis(500);

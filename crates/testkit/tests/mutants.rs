@@ -76,4 +76,4 @@ fn assert_caught(ends: Ends, catches: Vec<(Defect, &'static str)>) {
     assert!(missed.is_empty(), "not caught: {missed:?}");
 }
 
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(2);

@@ -24,7 +24,7 @@ async fn taken(fault: Option<Fault>) {
     let memory = MemoryStore::new();
     let dead = Faults::new(Arc::new(memory.clone()));
     let heir = Faults::new(Arc::new(memory));
-    let ttl = Duration::from_secs(1);
+    let ttl = Duration::from_secs(3);
     let session = dead.store().lease("node-1").ttl(ttl).session().await.unwrap();
     let _attached = session.lease("shard").acquire().await.unwrap();
     dead.outage(Some(Outage::Hangs));

@@ -75,9 +75,11 @@ impl Membership {
     }
 
     pub(super) fn state(&self, answer: bool, now: Moment) -> Option<State> {
-        let view = self.view()?;
+        let mut view = self.view()?.clone();
         let removed = view.removed(now).into();
-        Some(State { view: Arc::new(view.clone()), removed, seen: self.seen_bits(), answer })
+        // Their moments are by this node's clock; their ages travel beside the view.
+        view.forget_removed_before(Moment::NEVER);
+        Some(State { view: Arc::new(view), removed, seen: self.seen_bits(), answer })
     }
 
     pub(super) fn receive_summary(&mut self, from: &Node, summary: Summary, now: Moment) {

@@ -32,6 +32,17 @@ impl Cluster {
     ) -> Result<Receiver<M>, ReceiverError> {
         Receiver::open(self.messaging(), name, room)
     }
+
+    /// Tells the sender that a message, which this receiver of this node had in its hands, was not
+    /// handled and will not be: for a receiver that passes messages on. Whoever asked gets a
+    /// [`NotDone`], whoever told a [`DeadLetter`](super::DeadLetter).
+    pub fn refuse<M>(&self, receiver: &str, received: Received<M>, why: Lost) {
+        let Received { from, mut reply, .. } = received;
+        match reply.take() {
+            Some((node, ask)) => self.messaging().refuse(&node, receiver, Some(ask), 1, why),
+            None => self.messaging().refuse(&from, receiver, None, 1, why),
+        }
+    }
 }
 
 /// A mailbox under a name. Dropping it closes it; what was still in it is refused.
@@ -205,7 +216,8 @@ struct Asker {
 }
 
 impl Reply {
-    pub(crate) fn nobody() -> Self {
+    /// Of what was told: nobody waits.
+    pub fn nobody() -> Self {
         Self(None)
     }
 

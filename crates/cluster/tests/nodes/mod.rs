@@ -2,7 +2,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 #![allow(clippy::disallowed_methods, reason = "these tests run in real time, over real sockets")]
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,14 +12,17 @@ use tenure_lease::{MemoryStore, Store};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Ports that nobody uses; the sockets stay open until all are chosen.
+/// Addresses on loopback that stay free while a node of theirs is away: the port is outside of the
+/// range that the kernel gives away, the host is this process's own.
 pub fn addresses(count: usize) -> Vec<Address> {
-    let sockets: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    sockets
-        .iter()
-        .map(|socket| Address::new(&socket.local_addr().unwrap().to_string()).unwrap())
-        .collect()
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let pid = std::process::id();
+    let (high, low) = (1 + (pid >> 8) % 254, pid & 0xff);
+    let next = |_| {
+        let host = NEXT.fetch_add(1, Ordering::Relaxed);
+        Address::new(&format!("127.{high}.{low}.{host}:7400")).unwrap()
+    };
+    (0..count).map(next).collect()
 }
 
 /// A node that finds the others by a lease.

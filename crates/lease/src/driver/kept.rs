@@ -13,25 +13,26 @@ use crate::{KeptSession, Lease};
 /// On the runtime that the caller is on, whose life the session then stands for.
 pub(crate) fn keep_sessions(lease: Lease) -> KeptSession {
     let (sessions, receiver) = watch::channel(None);
-    let (alive, mut wanted) = mpsc::channel::<()>(1);
+    let (give_up, mut wanted) = mpsc::channel::<u64>(16);
     let task = async move {
         loop {
             let session = tokio::select! {
                 session = lease.session() => session,
-                _ = wanted.recv() => return,
+                () = unwanted(&mut wanted, None) => return,
             };
             match session {
                 Ok(session) => {
                     let session = Arc::new(session);
                     sessions.send_replace(Some(Arc::clone(&session)));
-                    let lost = tokio::select! {
-                        _ = session.tenure().lost() => true,
-                        _ = wanted.recv() => false,
-                    };
+                    let term = session.tenure().token().term;
+                    tokio::select! {
+                        _ = session.tenure().lost() => {}
+                        () = unwanted(&mut wanted, Some(term)) => {}
+                    }
                     sessions.send_replace(None);
                     // It is given back when the last of those who attached something has dropped it.
                     drop(session);
-                    if !lost {
+                    if wanted.is_closed() {
                         return;
                     }
                 }
@@ -39,7 +40,7 @@ pub(crate) fn keep_sessions(lease: Lease) -> KeptSession {
                     tracing::error!("the session cannot be had: {error}");
                     tokio::select! {
                         () = tokio::time::sleep(PAUSE) => {}
-                        _ = wanted.recv() => return,
+                        () = unwanted(&mut wanted, None) => return,
                     }
                 }
             }
@@ -49,7 +50,16 @@ pub(crate) fn keep_sessions(lease: Lease) -> KeptSession {
         Ok(handle) => drop(handle.spawn(task)),
         Err(_) => drop(runtime().spawn(task)),
     }
-    KeptSession::new(receiver, alive)
+    KeptSession::new(receiver, give_up)
+}
+
+/// Waits until nobody wants a session any more, or nobody wants the one of this term.
+async fn unwanted(wanted: &mut mpsc::Receiver<u64>, term: Option<u64>) {
+    while let Some(given_up) = wanted.recv().await {
+        if term == Some(given_up) {
+            return;
+        }
+    }
 }
 
 /// Before trying again what cannot become right by itself.

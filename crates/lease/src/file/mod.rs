@@ -112,7 +112,7 @@ use crate::record::{Nonce, Record};
 /// let tenure = store.lease("nightly").acquire().await?;
 /// assert!(tenure.is_held());
 /// # tenure.release().await;
-/// # std::fs::remove_dir_all(directory)?;
+/// # let _ = std::fs::remove_dir_all(directory);
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]

@@ -92,8 +92,12 @@ impl Process {
         }
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, signal: &str) {
-        let status = Command::new("kill").arg(signal).arg(self.child.id().to_string()).status();
+        let status = Command::new("kill").arg(signal).arg(self.pid().to_string()).status();
         assert!(status.unwrap().success());
     }
 

@@ -1,11 +1,11 @@
 //! Steps of the regions, and of those who look after their sessions.
 
 use super::state::{Process, Region, Session, State, Token};
-use super::{Shard, ShardSteps};
+use super::{Sharding, ShardingSteps};
 
-impl Shard {
+impl Sharding {
     /// Everything that may happen to a region, and what it does.
-    pub(super) fn region_steps(&self, state: &State, region: usize, steps: &mut ShardSteps<'_>) {
+    pub(super) fn region_steps(&self, state: &State, region: usize, steps: &mut ShardingSteps<'_>) {
         self.faults(state, region, steps);
         self.session_ends(state, region, steps);
         let Region { process, session, was_frozen, .. } = state.regions[region];
@@ -34,12 +34,14 @@ impl Shard {
             steps.step(next, format_args!("region {region} renews its session"));
         }
         self.register(state, region, steps);
-        for token in Token::all() {
-            self.obey(state, region, token, steps);
+        for shard in 0..self.shards() {
+            for token in Token::all() {
+                self.obey(state, region, shard, token, steps);
+            }
         }
     }
 
-    fn faults(&self, state: &State, region: usize, steps: &mut ShardSteps<'_>) {
+    fn faults(&self, state: &State, region: usize, steps: &mut ShardingSteps<'_>) {
         let Region { process, is_member, .. } = state.regions[region];
         if process == Process::Running && state.freezes_left > 0 {
             let mut next = *state;
@@ -64,7 +66,7 @@ impl Shard {
 
     /// A session that nobody renews is taken over; its process, if it wakes, stops everything. A
     /// region may also stop and release by itself.
-    fn session_ends(&self, state: &State, region: usize, steps: &mut ShardSteps<'_>) {
+    fn session_ends(&self, state: &State, region: usize, steps: &mut ShardingSteps<'_>) {
         let Region { process, is_member, was_frozen, session, .. } = state.regions[region];
         let is_over = state.over.contains(session);
         let is_running = process == Process::Running;
@@ -89,7 +91,7 @@ impl Shard {
     }
 
     /// Registers with a coordinator that greeted it, unless it knows a later one.
-    fn register(&self, state: &State, region: usize, steps: &mut ShardSteps<'_>) {
+    fn register(&self, state: &State, region: usize, steps: &mut ShardingSteps<'_>) {
         let Region { session, registered, hosts, .. } = state.regions[region];
         for term in [1, 2] {
             if !state.messages.greetings[term - 1].contains(region)
@@ -100,7 +102,9 @@ impl Shard {
             let mut next = *state;
             next.regions[region].registered = term as u8;
             if term == 2 {
-                next.messages.reports.send(session, hosts);
+                for (shard, token) in hosts.into_iter().enumerate().take(self.shards()) {
+                    next.messages.reports.send(session, shard, token);
+                }
             }
             steps.step(
                 next,
@@ -110,30 +114,41 @@ impl Shard {
     }
 
     /// A directive about `token` arrives, if there is one.
-    fn obey(&self, state: &State, region: usize, token: Token, steps: &mut ShardSteps<'_>) {
+    fn obey(
+        &self,
+        state: &State,
+        region: usize,
+        shard: usize,
+        token: Token,
+        steps: &mut ShardingSteps<'_>,
+    ) {
         let Region { session, registered, seen, hosts, .. } = state.regions[region];
+        let (seen, hosts) = (seen[shard], hosts[shard]);
         let is_for =
             |addressee: Session| !self.rules.directives_name_the_session || addressee == session;
         let arrives = |mail: super::state::Mail| {
-            session.of_same_region().filter(|to| is_for(*to)).any(|to| mail.has(to, token))
+            session.of_same_region().filter(|to| is_for(*to)).any(|to| mail.has(to, shard, token))
         };
         let from_own =
             !self.rules.only_registered_coordinator_is_obeyed || token.term() == registered;
         let is_new = if self.rules.tokens_must_be_above { token > seen } else { token >= seen };
         if arrives(state.messages.allocate) && from_own && is_new && hosts != token {
             let mut next = *state;
-            next.regions[region].hosts = token;
-            next.regions[region].seen = token;
-            steps.step(next, format_args!("{session:?} gets Allocate {token:?}: active"));
+            next.regions[region].hosts[shard] = token;
+            next.regions[region].seen[shard] = token;
+            steps.step(next, format_args!("{session:?} gets Allocate {shard} {token:?}: active"));
         }
         if arrives(state.messages.hand_off) && (from_own || hosts == token) && token >= seen {
             let mut next = *state;
             if hosts <= token {
-                next.regions[region].hosts = Token::NONE;
+                next.regions[region].hosts[shard] = Token::NONE;
             }
-            next.regions[region].seen = token;
-            next.messages.stopped.send(session, token);
-            steps.step(next, format_args!("{session:?} gets HandOff {token:?}: has stopped"));
+            next.regions[region].seen[shard] = token;
+            next.messages.stopped.send(session, shard, token);
+            steps.step(
+                next,
+                format_args!("{session:?} gets HandOff {shard} {token:?}: has stopped"),
+            );
         }
     }
 }

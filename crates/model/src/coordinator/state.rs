@@ -27,11 +27,11 @@ pub struct State {
 pub(super) struct Messages {
     /// Regions that each coordinator has greeted.
     pub(super) greetings: [NodeSet; 2],
-    /// "Host the shard", from the coordinator of the token's term.
+    /// "Host a shard", from the coordinator of the token's term.
     pub(super) allocate: Mail,
-    /// "Stop the shard".
+    /// "Stop a shard".
     pub(super) hand_off: Mail,
-    /// "The shard is stopped", from a region to whoever listens.
+    /// "A shard is stopped", from a region to whoever listens.
     pub(super) stopped: Mail,
     /// What a region hosted when it registered with the second coordinator.
     pub(super) reports: Mail,
@@ -40,10 +40,10 @@ pub(super) struct Messages {
 impl Messages {
     pub(super) const NONE: Self = Self {
         greetings: [NodeSet::EMPTY; 2],
-        allocate: Mail(0),
-        hand_off: Mail(0),
-        stopped: Mail(0),
-        reports: Mail(0),
+        allocate: Mail::NONE,
+        hand_off: Mail::NONE,
+        stopped: Mail::NONE,
+        reports: Mail::NONE,
     };
 }
 
@@ -58,10 +58,10 @@ pub(super) struct Region {
     pub(super) session: Session,
     /// The term of the coordinator that it is registered with.
     pub(super) registered: u8,
-    /// The highest token that it has seen for the shard.
-    pub(super) seen: Token,
-    /// The token under which it hosts the shard.
-    pub(super) hosts: Token,
+    /// The highest token that it has seen for each shard.
+    pub(super) seen: [Token; SHARDS_MAX],
+    /// The token under which it hosts each shard.
+    pub(super) hosts: [Token; SHARDS_MAX],
 }
 
 impl Region {
@@ -71,14 +71,14 @@ impl Region {
             process: Process::Ended,
             was_frozen: false,
             registered: 0,
-            seen: Token::NONE,
-            hosts: Token::NONE,
+            seen: [Token::NONE; SHARDS_MAX],
+            hosts: [Token::NONE; SHARDS_MAX],
             ..self
         }
     }
 
-    pub(super) fn is_active(&self) -> bool {
-        self.process != Process::Ended && self.hosts != Token::NONE
+    pub(super) fn is_active(&self, shard: usize) -> bool {
+        self.process != Process::Ended && self.hosts[shard] != Token::NONE
     }
 }
 
@@ -98,7 +98,7 @@ pub(super) enum Coordinator {
     /// It has not won the lease yet.
     Waiting,
     Active {
-        shard: Place,
+        places: [Place; SHARDS_MAX],
         /// How many allocations it has made.
         allocations: u8,
         /// The sessions that have answered its greeting.
@@ -110,7 +110,7 @@ pub(super) enum Coordinator {
     Passive,
 }
 
-/// Where a coordinator believes the shard to be.
+/// Where a coordinator believes a shard to be.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Place {
     /// It has just won, and nobody has said.
@@ -219,17 +219,19 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Messages of one kind: to or from a session, about a token.
+/// Messages of one kind: to or from a session, about a shard's token.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Mail(u64);
+pub(super) struct Mail([u64; SHARDS_MAX]);
 
 impl Mail {
-    pub(super) fn send(&mut self, session: Session, token: Token) {
-        self.0 |= Self::bit(session, token);
+    const NONE: Self = Self([0; SHARDS_MAX]);
+
+    pub(super) fn send(&mut self, session: Session, shard: usize, token: Token) {
+        self.0[shard] |= Self::bit(session, token);
     }
 
-    pub(super) fn has(self, session: Session, token: Token) -> bool {
-        self.0 & Self::bit(session, token) != 0
+    pub(super) fn has(self, session: Session, shard: usize, token: Token) -> bool {
+        self.0[shard] & Self::bit(session, token) != 0
     }
 
     fn bit(session: Session, token: Token) -> u64 {
@@ -239,6 +241,8 @@ impl Mail {
 
 /// How many regions the state has room for.
 pub(super) const REGIONS_MAX: usize = 3;
+/// How many shards the state has room for.
+pub(super) const SHARDS_MAX: usize = 2;
 /// How many allocations of one coordinator there are tokens for.
 pub(super) const ALLOCATIONS_MAX: u8 = 3;
 const SESSION_TERMS: u8 = 2;

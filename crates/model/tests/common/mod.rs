@@ -44,7 +44,16 @@ pub(crate) fn holds_within<M: Model>(name: &str, model: &M, states_max: usize)
 where
     M::Violation: Display,
 {
-    let states_max = if is_full() { states_max } else { STATES_MAX };
+    holds_between(name, model, STATES_MAX, states_max);
+}
+
+/// As [`holds_within`], with a bound of its own.
+#[track_caller]
+pub(crate) fn holds_between<M: Model>(name: &str, model: &M, usual: usize, full: usize)
+where
+    M::Violation: Display,
+{
+    let states_max = if is_full() { full } else { usual };
     let report = check(model, Limits { states_max, liveness: false });
     match report.verdict {
         Verdict::Bounded => {

@@ -2,13 +2,15 @@
 #![allow(clippy::disallowed_methods)] // Real servers, real time.
 #![allow(dead_code)]
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tenure_lease::{Nonce, Store};
 use tenure_stores::etcd::EtcdStore;
+
+use crate::port::free_port;
 
 /// A folder that is deleted in the end.
 pub(crate) struct Scratch(pub(crate) PathBuf);
@@ -43,7 +45,7 @@ pub(crate) struct Solo {
 impl Solo {
     /// Starts one with these options on the data in this folder, and waits until it listens.
     pub(crate) fn start(data: &Path, tls: &[(&str, String)], options: &[&str]) -> Self {
-        let (address, peer) = (free_port(), free_port());
+        let [address, peer] = [(); 2].map(|()| format!("127.0.0.1:{}", free_port()));
         let mut solo = Self {
             child: Command::new("true").spawn().expect("true"),
             address,
@@ -129,9 +131,4 @@ pub(crate) fn program(name: &str) -> String {
 
 pub(crate) fn store(url: &str) -> Store {
     Store::new(EtcdStore::open(url).unwrap_or_else(|error| panic!("{error}")))
-}
-
-fn free_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("it is bound").to_string()
 }

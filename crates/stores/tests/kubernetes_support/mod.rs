@@ -3,25 +3,24 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
-use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use tenure_lease::backend::Boxed;
 use tenure_lease::{LeaseName, Store};
 use tenure_testkit::conformance::Factory;
 
+use crate::server::Turn;
+
 /// The server that `scripts/servers` has started.
 pub(crate) struct Cluster {
     user: PathBuf,
     tools: Arc<Tools>,
-    /// Some tests disturb the server, so only one runs at a time.
-    _alone: OwnedMutexGuard<()>,
 }
 
 struct Tools {
@@ -31,9 +30,17 @@ struct Tools {
 }
 
 impl Cluster {
-    /// `None`, and a word about it, if there is none.
-    pub(crate) fn from_env(test: &str) -> Option<Self> {
-        static ALONE: OnceLock<Arc<Mutex<()>>> = OnceLock::new();
+    /// The server, to be used beside others; `None`, and a word about it, if there is none.
+    pub(crate) fn find(test: &str) -> Option<(Self, Turn)> {
+        Self::from_env(test).map(|cluster| (cluster, Turn::beside()))
+    }
+
+    /// The server, and the right to disturb it.
+    pub(crate) fn find_alone(test: &str) -> Option<(Self, Turn)> {
+        Self::from_env(test).map(|cluster| (cluster, Turn::alone()))
+    }
+
+    fn from_env(test: &str) -> Option<Self> {
         let path = |key: &str| std::env::var_os(key).map(PathBuf::from);
         let cluster = (|| {
             Some(Self {
@@ -43,7 +50,6 @@ impl Cluster {
                     kubectl: path("TENURE_TEST_KUBECTL")?,
                     script: path("TENURE_TEST_SERVERS_SCRIPT")?,
                 }),
-                _alone: Arc::clone(ALONE.get_or_init(Arc::default)).blocking_lock_owned(),
             })
         })();
         if cluster.is_none() {
@@ -173,7 +179,7 @@ impl Factory for Cluster {
     }
 
     fn ttl(&self) -> Duration {
-        Duration::from_secs(5)
+        Duration::from_secs(10)
     }
 
     // A dozen kubectl at once would keep this machine from its tests, so these go by its protocol.

@@ -12,7 +12,7 @@ use super::support::{block_on, connect, name, server, settings, within};
 
 #[test]
 fn the_servers_clock_does_not_matter() {
-    let Some(_alone) = server() else { return };
+    let Some((_turn, _server)) = server() else { return };
     let Some(server) = Stepped::start() else { return };
     block_on(async {
         let store = tenure_stores::open(&server.url).await.unwrap();

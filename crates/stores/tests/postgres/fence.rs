@@ -7,11 +7,11 @@ use tenure_lease::fence::FenceError;
 use tenure_stores::postgres::{PostgresFence, PostgresFenceError};
 use tokio_postgres::Client;
 
-use super::support::{Server, block_on, server, within};
+use super::support::{Server, block_on, server, server_alone, within};
 
 #[test]
 fn a_lower_token_is_refused_and_writes_nothing() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server() else { return };
     block_on(async {
         let mut client = ledger(&server).await;
         let old = raise(7, 1, &mut client).await.unwrap();
@@ -35,7 +35,7 @@ fn a_lower_token_is_refused_and_writes_nothing() {
 
 #[test]
 fn a_raise_waits_for_stale_transactions_in_flight() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server() else { return };
     block_on(async {
         let (mut stale, mut fresh) = (ledger(&server).await, server.client().await);
         let old = raise(7, 0, &mut stale).await.unwrap();
@@ -67,7 +67,7 @@ fn a_raise_waits_for_stale_transactions_in_flight() {
 /// it stays.
 #[test]
 fn a_raise_does_not_overtake() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server() else { return };
     block_on(async {
         let (mut stale, mut fresh) = (ledger(&server).await, server.client().await);
         let old = raise(7, 0, &mut stale).await.unwrap();
@@ -84,7 +84,7 @@ fn a_raise_does_not_overtake() {
 
 #[test]
 fn a_fence_that_vanished_is_no_fence() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server() else { return };
     block_on(async {
         let mut client = ledger(&server).await;
         let fence = raise(7, 0, &mut client).await.unwrap();
@@ -97,7 +97,7 @@ fn a_fence_that_vanished_is_no_fence() {
 /// Many that raise for the first time, at once.
 #[test]
 fn the_table_is_created_once() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server_alone() else { return };
     block_on(async {
         let mut raising = tokio::task::JoinSet::new();
         for term in 1..=16 {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tenure_lease::Moment;
 
+use super::port::free_port;
 use super::support::{program, run};
 
 pub(crate) struct OwnServer {
@@ -19,8 +20,7 @@ impl OwnServer {
     pub(crate) fn new(stem: &str, options: &[&str]) -> Self {
         let folder = std::env::temp_dir().join(format!("tenure-{stem}-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("data")).unwrap();
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let own = Self { folder, port, server: None };
+        let own = Self { folder, port: free_port(), server: None };
         own.give("data");
         let mut command = own.command("initdb", &[]);
         let made = run(command.args(["-U", "postgres", "--no-sync"]).args(options));

@@ -10,11 +10,11 @@ use tenure_lease::backend::{Acquire, Acquired, Backend, Release, Released};
 use tenure_lease::record::Version;
 use tenure_lease::{LeaseName, Moment, Nonce, Owner};
 
-use super::support::{Server, block_on, name, server};
+use super::support::{Server, block_on, name, server_alone};
 
 #[test]
 fn one_winner_of_eight_on_absent_released_and_stale_records() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server_alone() else { return };
     block_on(async {
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
@@ -50,7 +50,7 @@ fn one_winner_of_eight_on_absent_released_and_stale_records() {
 /// A thousand records are one round trip.
 #[test]
 fn a_thousand_records_in_one_read() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server_alone() else { return };
     block_on(async {
         let client = client(&server).await;
         let names: Vec<_> = (0..1000).map(|_| name("many")).collect();

@@ -8,7 +8,7 @@ use super::support::{block_on, program, run, server};
 
 #[test]
 fn a_restored_dump_is_noticed_at_the_fence_and_repaired() {
-    let Some(server) = server() else { return };
+    let Some((_turn, server)) = server() else { return };
     block_on(async {
         // The fence is in another schema: in real life, in another database.
         let mut data = server.client().await;

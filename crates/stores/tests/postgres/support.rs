@@ -5,40 +5,42 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use tenure_lease::{LeaseName, Moment, Nonce, Settings, Store};
-use tokio::sync::{Mutex, MutexGuard};
 use tokio_postgres::{Client, NoTls};
 
 pub(crate) use tenure_testkit::conformance::block_on;
 
-/// A schema of its own on the server, and the server for itself: some tests stop it.
+use super::server::Turn;
+
+/// A schema of its own on the server.
 pub(crate) struct Server {
     base: String,
     pub(crate) schema: String,
-    _alone: MutexGuard<'static, ()>,
 }
 
-static ALONE: Mutex<()> = Mutex::const_new(());
+/// The server that the environment names, to be used beside others; else says why the test is
+/// skipped. The turn comes first, so that it ends last: the schema has to be dropped.
+pub(crate) fn server() -> Option<(Turn, Server)> {
+    found(Turn::beside)
+}
 
-/// The server that the environment names; else says why the test is skipped.
-pub(crate) fn server() -> Option<Server> {
-    let base = variable("POSTGRES")?;
-    let alone = ALONE.blocking_lock();
+/// The same, and the right to stop it.
+pub(crate) fn server_alone() -> Option<(Turn, Server)> {
+    found(Turn::alone)
+}
+
+fn found(turn: fn() -> Turn) -> Option<(Turn, Server)> {
+    let (base, turn) = (variable("POSTGRES")?, turn());
     let schema = format!("test_{:016x}", Nonce::random().bits() as u64);
-    let server = Server { base, schema, _alone: alone };
+    let server = Server { base, schema };
     block_on(async {
         let client = connect(&server.base).await;
         client.batch_execute(&format!("CREATE SCHEMA {}", server.schema)).await.unwrap();
     });
-    Some(server)
+    Some((turn, server))
 }
 
-/// The same, and another address.
-pub(crate) fn server_and(name: &str) -> Option<(Server, String)> {
-    let other = variable(name)?;
-    Some((server()?, other))
-}
-
-fn variable(name: &str) -> Option<String> {
+/// Another address.
+pub(crate) fn variable(name: &str) -> Option<String> {
     let name = format!("TENURE_TEST_{name}");
     let value = std::env::var(&name).ok();
     if value.is_none() {

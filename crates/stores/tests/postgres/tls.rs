@@ -11,7 +11,7 @@ use super::support::{block_on, program, run, server, settings, within};
 
 #[test]
 fn tls_verifies_and_no_secret_leaks() {
-    let Some(_alone) = server() else { return };
+    let Some((_turn, _server)) = server() else { return };
     if Command::new("openssl").arg("version").output().is_err() {
         eprintln!("skipped: no openssl to make certificates with");
         return;

@@ -7,7 +7,7 @@ pub(crate) mod proxy;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use tokio::sync::Barrier;
@@ -27,20 +27,40 @@ pub(crate) struct Server {
     pub(crate) address: String,
 }
 
-/// Keeps tests that stop the server out of each other's way.
-static TURN: Mutex<()> = Mutex::new(());
+/// The right to use the server beside other tests of this process that mostly wait; or to have it
+/// alone, to stop it or to keep it busy.
+pub(crate) enum Turn {
+    Beside(RwLockReadGuard<'static, ()>),
+    Alone(RwLockWriteGuard<'static, ()>),
+}
 
-impl Server {
-    /// The server, and the right to disturb it; `None` if there is none, which is said.
-    pub(crate) fn find(name: &'static str) -> Option<(Self, MutexGuard<'static, ()>)> {
-        Self::find_for(name, name)
+impl Turn {
+    // A test that failed leaves the server as it found it, or the next one says so.
+
+    pub(crate) fn beside() -> Self {
+        Self::Beside(TURN.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same for a store whose feature is not named like its server.
-    pub(crate) fn find_for(
-        name: &'static str,
-        feature: &str,
-    ) -> Option<(Self, MutexGuard<'static, ()>)> {
+    pub(crate) fn alone() -> Self {
+        Self::Alone(TURN.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+static TURN: RwLock<()> = RwLock::new(());
+
+impl Server {
+    /// The server, to be used beside others who mostly wait; `None` if there is none, which is said.
+    pub(crate) fn find(name: &'static str) -> Option<(Self, Turn)> {
+        Self::named(name, name).map(|server| (server, Turn::beside()))
+    }
+
+    /// The server, and the right to stop it or to keep it busy.
+    pub(crate) fn find_alone(name: &'static str) -> Option<(Self, Turn)> {
+        Self::named(name, name).map(|server| (server, Turn::alone()))
+    }
+
+    /// The server of a store whose feature may have another name.
+    pub(crate) fn named(name: &'static str, feature: &str) -> Option<Self> {
         let variable = format!("TENURE_TEST_{}", name.to_uppercase());
         let Ok(address) = std::env::var(&variable) else {
             eprintln!(
@@ -49,9 +69,7 @@ impl Server {
             );
             return None;
         };
-        // A test that failed leaves the server as it found it, or the next one says so.
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        Some((Self { name, address }, turn))
+        Some(Self { name, address })
     }
 
     /// `restart`, `pause`, `resume` or `kill`.
@@ -129,12 +147,6 @@ impl Drop for Private {
     }
 }
 
-/// A port that was free a moment ago.
-pub(crate) fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("it has one").port()
-}
-
 pub(crate) fn fresh(stem: &str) -> LeaseName {
     let name = format!("{stem}-{:016x}", Nonce::random().bits() as u64);
     LeaseName::new(&name).expect("a stem, a hyphen and hexadecimal digits are a name")
@@ -167,61 +179,78 @@ pub(crate) async fn win(backend: &dyn Backend, request: Acquire) -> (Nonce, Toke
 
 /// Eight clients on fifty names each of absent, released and expired records: one winner each.
 pub(crate) async fn race(open: impl Fn() -> Store, ttl: Duration, frees_after: Duration) {
-    let first = open();
-    let first = first.backend();
-    let mut names: Vec<(LeaseName, Option<Version>, Token)> = Vec::new();
+    let clients: Vec<Store> = (0..CLIENTS).map(|_| open()).collect();
+    let (mut released, mut expired) = (JoinSet::new(), JoinSet::new());
     for _ in 0..NAMES {
-        names.push((fresh("race-absent"), None, Token::default()));
-        let name = fresh("race-released");
-        let (claim, token) = win(&**first, request(&name, "first", ttl)).await;
-        let release = Release { name: name.clone(), claim, known: vec![claim] };
-        first.release(release).await.expect("released");
-        names.push((name, None, token));
-    }
-    for _ in 0..NAMES {
-        let name = fresh("race-expired");
-        let (_, token) = win(&**first, request(&name, "first", ttl)).await;
-        let record = first.read(vec![name.clone()]).await.expect("read").remove(0);
-        // A store that frees by itself does not need it, and one that watches does.
-        names.push((name, record.map(|record| record.version), token));
-    }
-    tokio::time::sleep(frees_after).await;
-    let names = Arc::new(names);
-    let barrier = Arc::new(Barrier::new(CLIENTS));
-    let mut racing = JoinSet::new();
-    let begun = Moment::now();
-    for client in 0..CLIENTS {
-        let (store, names, barrier) = (open(), Arc::clone(&names), Arc::clone(&barrier));
-        racing.spawn(async move {
-            let mut won = Vec::new();
-            for (index, (name, version, before)) in names.iter().enumerate() {
-                let mut attempt = request(name, &format!("client-{client}"), ttl * 4);
-                attempt.takeover = version.clone();
-                barrier.wait().await;
-                match store.backend().acquire(attempt).await {
-                    Ok(Acquired::Won { token, .. }) => {
-                        assert!(token > *before, "token {token} after {before}");
-                        won.push(index);
-                    }
-                    Ok(Acquired::Lost(_)) => {}
-                    Err(error) => panic!("{name}: {error}"),
-                }
-            }
-            won
+        let (store, name) = (clients[0].clone(), fresh("race-released"));
+        released.spawn(async move {
+            let (claim, token) = win(&**store.backend(), request(&name, "first", ttl)).await;
+            let release = Release { name: name.clone(), claim, known: vec![claim] };
+            store.backend().release(release).await.expect("released");
+            Raced { name, version: None, before: token }
         });
+        let (store, name) = (clients[0].clone(), fresh("race-expired"));
+        expired.spawn(async move {
+            let (_, before) = win(&**store.backend(), request(&name, "first", ttl)).await;
+            let read = store.backend().read(vec![name.clone()]).await.expect("read").remove(0);
+            // A store that frees by itself does not need it, and one that watches does.
+            Raced { name, version: read.map(|record| record.version), before }
+        });
+    }
+    let (mut free, expired) = (released.join_all().await, expired.join_all().await);
+    let absent = || Raced { name: fresh("race-absent"), version: None, before: Token::default() };
+    free.extend((0..NAMES).map(|_| absent()));
+    let expire = tokio::time::sleep(frees_after);
+    meet(&clients, free, ttl * 4).await;
+    expire.await;
+    meet(&clients, expired, ttl * 4).await;
+}
+
+/// A name that all want at the same moment.
+struct Raced {
+    name: LeaseName,
+    version: Option<Version>,
+    /// The token that whoever had it before them had.
+    before: Token,
+}
+
+/// All clients meet at each name, at a few names at a time.
+async fn meet(clients: &[Store], names: Vec<Raced>, ttl: Duration) {
+    let begun = Moment::now();
+    let names = Arc::new(names);
+    let mut racing = JoinSet::new();
+    for place in 0..PLACES {
+        let barrier = Arc::new(Barrier::new(clients.len()));
+        for (client, store) in clients.iter().enumerate() {
+            let (store, names, barrier) = (store.clone(), Arc::clone(&names), Arc::clone(&barrier));
+            racing.spawn(async move {
+                let mut won = Vec::new();
+                for (index, raced) in names.iter().enumerate().skip(place).step_by(PLACES) {
+                    let mut attempt = request(&raced.name, &format!("client-{client}"), ttl);
+                    attempt.takeover = raced.version.clone();
+                    barrier.wait().await;
+                    match store.backend().acquire(attempt).await {
+                        Ok(Acquired::Won { token, .. }) => {
+                            assert!(token > raced.before, "token {token} after {}", raced.before);
+                            won.push(index);
+                        }
+                        Ok(Acquired::Lost(_)) => {}
+                        Err(error) => panic!("{}: {error}", raced.name),
+                    }
+                }
+                won
+            });
+        }
     }
     let mut winners = vec![0; names.len()];
     for won in racing.join_all().await {
         won.into_iter().for_each(|index| winners[index] += 1);
     }
-    for ((name, ..), winners) in names.iter().zip(&winners) {
-        assert_eq!(*winners, 1, "{name} has {winners} winners");
+    for (raced, winners) in names.iter().zip(&winners) {
+        assert_eq!(*winners, 1, "{} has {winners} winners", raced.name);
     }
-    println!(
-        "{} races of {CLIENTS}, one winner each, in {:?}",
-        names.len(),
-        Moment::now().since(begun)
-    );
+    let took = Moment::now().since(begun);
+    println!("{} races of {}, one winner each, in {took:?}", names.len(), clients.len());
 }
 
 /// From a release to the next tenure, waiting on a watch; printed beside what one write takes.
@@ -253,17 +282,23 @@ pub(crate) async fn hand_over(open: impl Fn() -> Store, settings: Settings) {
     assert!(took < settings.renew_interval / 2, "handed over in {took:?}: by polling");
 }
 
-/// A restart within the ttl: the tenure goes on, under its token.
-pub(crate) async fn survives_restart(server: &Server, store: &Store, settings: Settings) {
-    let (name, ttl) = (fresh("restart"), settings.ttl);
-    let lease = store.lease(name.as_str()).settings(settings);
-    let tenure = lease.acquire().await.expect("acquired");
+/// A restart within the ttl: the tenure goes on, under its token. The ttl is at least this long, and
+/// longer where a restart takes long.
+pub(crate) async fn survives_restart(server: &Server, store: &Store, at_least: Duration) {
     let begun = Moment::now();
     server.control("restart").await;
-    println!("restarted in {:?}", Moment::now().since(begun));
+    let takes = Moment::now().since(begun);
+    // Some stores count in whole seconds.
+    let ttl = at_least.max(Duration::from_secs((takes * 4).as_secs())).min(store.info().ttl_max);
+    let name = fresh("restart");
+    println!("restarted in {takes:?}; with a ttl of {ttl:?}");
+    let lease = store.lease(name.as_str()).settings(Settings::new(ttl));
+    let tenure = lease.acquire().await.expect("acquired");
+    server.control("restart").await;
+    // Without a renewal after the restart it would be lost by then.
     tokio::select! {
         loss = tenure.lost() => panic!("lost over a restart: {loss}"),
-        () = tokio::time::sleep(ttl * 2) => {}
+        () = tokio::time::sleep(ttl) => {}
     }
     assert!(tenure.is_held());
     let record = store.inspect(name.as_str()).await.expect("inspected").expect("it is there");
@@ -337,6 +372,7 @@ pub(crate) async fn cost_of_attached<O>(
 }
 
 const NAMES: usize = 50;
+const PLACES: usize = 5;
 const HAND_OVERS: usize = 15;
 const CLIENTS: usize = 8;
 const LATEST: Duration = Duration::from_secs(5);

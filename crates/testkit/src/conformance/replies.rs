@@ -25,6 +25,7 @@ async fn a_lost_reply_to_acquire_is_adopted(cx: Context) -> Checked {
         let (faults, name) = (cx.faults().await, cx.name("adopts"));
         faults.next(Operation::Acquire, fault.clone());
         let lease = cx.lease(&faults.store(), &name, "a").note(b"mine".to_vec());
+        let begun = Moment::now();
         let (tenure, sent) =
             tokio::join!(within(cx.frees_within(), "held", lease.acquire()), async {
                 faults.counts().reached_sent(Operation::Acquire, 1).await;
@@ -39,8 +40,7 @@ async fn a_lost_reply_to_acquire_is_adopted(cx: Context) -> Checked {
                 "{fault:?}: held until {deadline:?}, counted from the first send {latest:?}"
             );
         }
-        let attempts = faults.counts().applied(Operation::Acquire);
-        ensure!(attempts == 2, "{fault:?}: {attempts} attempts instead of 2");
+        twice(&cx, &fault, begun, faults.counts().sent(Operation::Acquire))?;
         let record = cx.client().await.record(&name).await?;
         ensure!(
             record.is_of(tenure.claim()) && record.token == tenure.token(),
@@ -51,6 +51,16 @@ async fn a_lost_reply_to_acquire_is_adopted(cx: Context) -> Checked {
         let renewed = faults.counts().reached(Operation::Renew, 2);
         holds(&tenure, within(cx.ttl() + cx.slack(), "two renewals", renewed)).await??;
     }
+    Ok(())
+}
+
+/// It took one more request than the one that met the fault; or more, if so much time has passed
+/// that the store may have been too slow for one.
+fn twice(cx: &Context, fault: &Fault, begun: Moment, sent: u64) -> Checked {
+    let took = Moment::now().since(begun);
+    let timeouts = if matches!(fault, Fault::ReplyNever) { 2 } else { 1 };
+    let slow = took >= cx.settings().operation_timeout * timeouts;
+    ensure!(sent == 2 || sent > 2 && slow, "{fault:?}: {sent} requests instead of 2, in {took:?}");
     Ok(())
 }
 
@@ -106,9 +116,9 @@ async fn a_lost_reply_to_release_frees(cx: Context) -> Checked {
         let (faults, name) = (cx.faults().await, cx.name("unanswered"));
         faults.next(Operation::Release, fault.clone());
         let tenure = cx.lease(&faults.store(), &name, "a").acquire().await?;
+        let begun = Moment::now();
         within(cx.slack(), &format!("{fault:?}: given back"), tenure.release()).await?;
-        let releases = faults.counts().sent(Operation::Release);
-        ensure!(releases == 2, "{fault:?}: {releases} releases instead of 2");
+        twice(&cx, &fault, begun, faults.counts().sent(Operation::Release))?;
         cx.client().await.win(cx.request(&name, "b")).await?;
     }
     Ok(())
@@ -170,7 +180,7 @@ async fn a_late_request_harms_nobody(cx: Context) -> Checked {
     let counts = faults.counts();
     faults.next(Operation::Acquire, Fault::Late(cx.ttl() * 3 / 10));
     let lease = cx.lease(&faults.store(), &name, "a").settings(brisk(&cx));
-    let tenure = within(cx.slack(), "held", lease.acquire()).await??;
+    let tenure = within(cx.frees_within(), "held", lease.acquire()).await??;
     let both = within(cx.slack(), "the late attempt", counts.reached(Operation::Acquire, 2));
     holds(&tenure, both).await??;
     faults.next(Operation::Renew, Fault::Late(cx.ttl() * 4 / 10));

@@ -24,6 +24,7 @@ mod calm;
 mod campaign;
 mod faults;
 mod forming;
+mod hosting;
 mod invariants;
 mod look;
 mod network;
@@ -80,6 +81,8 @@ pub struct SimSettings {
     pub events: bool,
     /// The singleton that runs in it, if one does.
     pub singleton: Option<SingletonSettings>,
+    /// Whether something is hosted on top of it, which says itself when it has been handed over.
+    pub hosts: bool,
     /// Whether to write a trace.
     pub trace: bool,
 }
@@ -99,6 +102,7 @@ impl SimSettings {
             most_steps: u64::MAX,
             events: false,
             singleton: None,
+            hosts: false,
             trace: false,
         }
     }

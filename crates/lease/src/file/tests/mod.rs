@@ -149,4 +149,4 @@ fn wait_until(moment: Moment) {
 
 const NAME: &str = "nightly";
 const LONG: Duration = Duration::from_secs(3600);
-const SHORT: Duration = Duration::from_millis(100);
+const SHORT: Duration = Duration::from_millis(500);

@@ -240,9 +240,9 @@ async fn waiters_are_woken_by_a_new_hand_only() {
     let token = won(holder.acquire(acquire(1)).await);
     woken(patience, watch.changed()).await.expect("it was created");
     // The directory is watched from now on; what is already there may wake it once more.
-    let _ = woken(Duration::from_millis(50), watch.changed()).await;
+    let _ = woken(Duration::from_millis(500), watch.changed()).await;
     assert_eq!(holder.renew(renew(1, token, 1, 11)).await, Ok(Renewed::Yes));
-    let _ = woken(Duration::from_millis(50), watch.changed()).await;
+    let _ = woken(Duration::from_millis(500), watch.changed()).await;
 
     assert_eq!(holder.renew(renew(1, token, 11, 12)).await, Ok(Renewed::Yes));
     let note = Renew { note: Some(vec![1]), ..renew(1, token, 12, 13) };
@@ -261,7 +261,7 @@ async fn waiters_are_woken_by_a_new_hand_only() {
     let _ = woken(patience, watch.changed()).await;
     fs::remove_dir_all(scratch.lease()).unwrap();
     woken(patience, watch.changed()).await.expect("it was deleted");
-    let _ = woken(Duration::from_millis(50), watch.changed()).await;
+    let _ = woken(Duration::from_millis(500), watch.changed()).await;
     won(waiter.acquire(acquire(5)).await);
     woken(patience, watch.changed()).await.expect("it is there again");
 }

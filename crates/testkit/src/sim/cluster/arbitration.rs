@@ -132,7 +132,7 @@ impl Sim {
             ResolverEffect::Read => self.request(place, id, Request::Read),
             ResolverEffect::Ask { expected, verdict } => {
                 if let Some(view) = process.membership.view() {
-                    self.invariants.asks(self.now, &node, view);
+                    self.invariants.asks(self.now, &node, view, &verdict);
                 }
                 self.note(|| format!("{node} asks for {verdict:?}"));
                 self.request(place, id, Request::Ask { expected, verdict });

@@ -13,6 +13,7 @@ mod up_numbers_are_unique;
 
 use std::fmt;
 
+use tenure_cluster::view::Verdict;
 use tenure_cluster::{Ending, Event, Node, View};
 use tenure_lease::Moment;
 
@@ -107,8 +108,8 @@ impl Invariants {
     }
 
     /// A process asks for the resolver's lease.
-    pub(super) fn asks(&mut self, at: Moment, node: &Node, view: &View) {
-        let found = self.one_of_a_side_asks.check(node, view);
+    pub(super) fn asks(&mut self, at: Moment, node: &Node, view: &View, verdict: &Verdict) {
+        let found = self.one_of_a_side_asks.check(node, view, verdict);
         self.report(at, [("one of a side asks", found)]);
     }
 

@@ -82,6 +82,16 @@ impl Network {
         [first, repeated.then(|| self.journey(from, to, random))]
     }
 
+    /// How long something takes that is sent again until it arrives.
+    pub(super) fn reliable_journey(
+        &self,
+        from: usize,
+        to: usize,
+        random: &mut Random,
+    ) -> Option<Duration> {
+        (!self.is_cut(from, to)).then(|| self.journey(from, to, random))
+    }
+
     /// How long a message takes.
     pub(super) fn journey(&self, from: usize, to: usize, random: &mut Random) -> Duration {
         let (least, most) = self.weather.delay;

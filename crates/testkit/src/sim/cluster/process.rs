@@ -33,6 +33,8 @@ pub(super) struct Process {
     pub(super) arbitrates: bool,
     /// What is to be written into the record.
     pub(super) note: Option<FormationNote>,
+    /// It leaves, and what it hosts is being handed over.
+    pub(super) handing_over: bool,
 }
 
 /// What this process does about the formation lease.

@@ -70,6 +70,11 @@ impl Queue {
         self.heap.pop()
     }
 
+    /// When the next step is.
+    pub(super) fn next_at(&self) -> Option<Moment> {
+        self.heap.peek().map(|step| step.at)
+    }
+
     /// How many there have been.
     pub(super) fn steps(&self) -> u64 {
         self.steps

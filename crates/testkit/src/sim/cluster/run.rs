@@ -16,27 +16,44 @@ impl Sim {
     /// Lets time pass.
     pub fn run_for(&mut self, duration: Duration) {
         let end = self.now + duration;
-        while let Some(step) = self.queue.pop_until(end) {
-            if self.queue.steps() > self.settings.most_steps {
-                return self.storm(end);
+        while self.step(end).is_some() {}
+        self.now = end;
+    }
+
+    /// Does the next thing that is due by then, and returns where that was.
+    pub(in crate::sim) fn step(&mut self, end: Moment) -> Option<usize> {
+        let step = self.queue.pop_until(end)?;
+        if self.queue.steps() > self.settings.most_steps {
+            self.storm(end);
+            return None;
+        }
+        self.now = step.at;
+        match step.what {
+            What::Deliver { place, to, from, message } => {
+                self.deliver(place, to, from, message);
+                Some(place)
             }
-            self.now = step.at;
-            match step.what {
-                What::Deliver { place, to, from, message } => {
-                    self.deliver(place, to, from, message);
-                }
-                What::Wake { place, process, at } => self.wake(place, process, at),
-                What::Apply { place, process, flight, request } => {
-                    self.apply(place, process, flight, request);
-                }
-                What::Answer { place, process, flight, reply } => {
-                    self.answer(place, process, flight, reply);
-                }
-                What::Singleton(step) => self.singleton_step(step),
-                What::Start { place } => self.start_again(place),
+            What::Wake { place, process, at } => {
+                self.wake(place, process, at);
+                Some(place)
+            }
+            What::Apply { place, process, flight, request } => {
+                self.apply(place, process, flight, request);
+                Some(place)
+            }
+            What::Answer { place, process, flight, reply } => {
+                self.answer(place, process, flight, reply);
+                Some(place)
+            }
+            What::Singleton(step) => {
+                self.singleton_step(step);
+                Some(0)
+            }
+            What::Start { place } => {
+                self.start_again(place);
+                Some(place)
             }
         }
-        self.now = end;
     }
 
     /// So much happens that it can only be nodes that answer each other for ever.
@@ -156,7 +173,9 @@ impl Sim {
                     Effect::Tell(event) => self.told(place, which, &node, event),
                     Effect::HandOver => {
                         let id = self.places[place].processes[which].id;
-                        if !self.singleton_leaves(id) {
+                        if self.settings.hosts {
+                            self.places[place].processes[which].handing_over = true;
+                        } else if !self.singleton_leaves(id) {
                             self.places[place].processes[which].membership.handed_over(local);
                         }
                     }
@@ -179,6 +198,9 @@ impl Sim {
         let cluster = process.cluster;
         self.invariants.ended(self.now, &process.node, cluster, &ending, &self.truth);
         self.note(|| format!("{} ends: {ending}", process.node));
+        if self.settings.hosts {
+            self.ended.push(process.id);
+        }
         if self.settings.events {
             self.events.push((self.elapsed(), place, format!("ends: {ending}")));
         }

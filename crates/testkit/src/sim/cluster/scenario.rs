@@ -260,7 +260,7 @@ fn node(sim: &Sim, name: &str) -> Result<usize, String> {
     known.ok_or_else(|| format!("{name:?} is no node; n0 is"))
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(in crate::sim) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = match text.strip_suffix("ms") {
         Some(number) => (number, 0.001),
         None => (text.strip_suffix('s').unwrap_or_default(), 1.0),
@@ -270,4 +270,4 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// What a scenario prints stands further in than its commands.
-const INDENT: &str = "  ";
+pub(in crate::sim) const INDENT: &str = "  ";

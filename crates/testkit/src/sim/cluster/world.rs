@@ -41,6 +41,8 @@ pub struct Sim {
     /// How many tombstones each process had when it was last looked at.
     pub(super) tombstones: BTreeMap<u64, usize>,
     pub(super) events: Vec<(Duration, usize, String)>,
+    /// Processes whose membership has ended, for those who host something on top of it.
+    pub(super) ended: Vec<u64>,
     pub(super) calm: Option<Calm>,
     trace: Vec<String>,
 }
@@ -91,6 +93,7 @@ impl Sim {
             bytes: 0,
             tombstones: BTreeMap::new(),
             events: Vec::new(),
+            ended: Vec::new(),
             calm: None,
             trace: Vec::new(),
             settings,
@@ -152,6 +155,7 @@ impl Sim {
             resolver,
             answered: 0,
             arbitrates: false,
+            handing_over: false,
         });
         self.singleton_starts(self.incarnations, index, &clock);
         let which = self.places[index].processes.len() - 1;
@@ -253,11 +257,11 @@ impl Sim {
         place.processes.iter().find(|process| process.node == *node)
     }
 
-    pub(super) fn meet(&mut self, what: &'static str) {
+    pub(in crate::sim) fn meet(&mut self, what: &'static str) {
         *self.coverage.entry(what).or_default() += 1;
     }
 
-    pub(super) fn note(&mut self, line: impl FnOnce() -> String) {
+    pub(in crate::sim) fn note(&mut self, line: impl FnOnce() -> String) {
         if self.settings.trace {
             let at = self.now.since(Moment::ZERO + Duration::from_secs(1));
             self.trace.push(format!("{:>9.3} {}", at.as_secs_f64(), line()));

@@ -90,7 +90,7 @@ impl<M: Message> ReliableReceiver<M> {
             Ok(message) => {
                 let (sender, stream) = hold.key.clone();
                 let record = Record { sender, stream, number: hold.number };
-                Some(Delivery { message, record, hold: Some(hold) })
+                Some(Delivery { message, record, hold: Held(Some(hold)) })
             }
             Err(error) => {
                 let name = self.packets.name();
@@ -112,7 +112,7 @@ impl<M: Message> ReliableReceiver<M> {
 pub struct Delivery<M> {
     message: M,
     record: Record,
-    hold: Option<Hold>,
+    hold: Held,
 }
 
 impl<M> Delivery<M> {
@@ -126,17 +126,27 @@ impl<M> Delivery<M> {
         &self.record
     }
 
+    /// The message, and what is left of the delivery without it: for whoever passes both on.
+    pub fn split(self) -> (M, Delivery<()>) {
+        let Self { message, record, hold } = self;
+        (message, Delivery { message: (), record, hold })
+    }
+
     /// Says that it is done, for good: effect and record are committed.
     pub fn done(mut self) {
-        if let Some(hold) = self.hold.take() {
+        if let Some(hold) = self.hold.0.take() {
             hold.done();
         }
     }
 }
 
-impl<M> Drop for Delivery<M> {
+/// Dropped, it says that the message was not done.
+#[derive(Debug)]
+struct Held(Option<Hold>);
+
+impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(hold) = self.hold.take() {
+        if let Some(hold) = self.0.take() {
             hold.returned();
         }
     }

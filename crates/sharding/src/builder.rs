@@ -1,0 +1,159 @@
+use std::sync::Arc;
+
+use tenure_cluster::messaging::{Message, Received, ReceiverError};
+use tenure_cluster::{Cluster, Role};
+use tenure_lease::{KeptSession, Lease};
+
+use crate::driver::{self, Factory, Guards, Sharding, Start};
+use crate::{BoxError, Entity, Hosted, Settings, SettingsError, Setup};
+
+/// What a cluster gains by this crate.
+pub trait Shardings {
+    /// A kind of entities, to be hosted, or to be talked to.
+    ///
+    /// ```no_run
+    /// # use tenure_cluster::messaging::Received;
+    /// # use tenure_sharding::{BoxError, Entity, Hosted};
+    /// # struct Cart { id: String, items: u64 }
+    /// # impl Entity for Cart {
+    /// #     type Message = u64;
+    /// #     async fn receive(&mut self, received: Received<u64>, _: &Hosted) -> Result<(), BoxError> {
+    /// #         self.items += received.message;
+    /// #         Ok(())
+    /// #     }
+    /// # }
+    /// # async fn example(cluster: tenure_cluster::Cluster, store: tenure_lease::Store) -> Result<(), Box<dyn std::error::Error>> {
+    /// use tenure_sharding::Shardings as _;
+    /// let me = store.lease("shop-0").kept_session()?; // one renewal for all that this process hosts
+    /// let carts = cluster
+    ///     .sharding("cart")
+    ///     .shards(64)
+    ///     .lease(store.lease("shop.carts"))
+    ///     .session(&me)
+    ///     .start(|id| Cart { id: id.to_owned(), items: 0 })?;
+    /// carts.entity("customer-17").tell(1).await?;
+    /// println!("{}", carts.status());
+    /// # Ok(()) }
+    /// ```
+    fn sharding(&self, kind: &str) -> Builder;
+}
+
+impl Shardings for Cluster {
+    fn sharding(&self, kind: &str) -> Builder {
+        Builder {
+            cluster: self.clone(),
+            kind: kind.into(),
+            guards: Guards::default(),
+            settings: Settings::new(Setup::Gossip, 0),
+        }
+    }
+}
+
+/// A kind of entities that is not yet started.
+#[must_use = "nothing happens before it is started"]
+pub struct Builder {
+    cluster: Cluster,
+    kind: Arc<str>,
+    guards: Guards,
+    settings: Settings,
+}
+
+impl Builder {
+    /// How many shards there are: the same on every node, for good. Ten for each node that there will
+    /// ever be is a good number.
+    pub fn shards(mut self, shards: u32) -> Self {
+        self.settings.shards = shards;
+        self
+    }
+
+    /// Only the holder of this lease coordinates. Give the lease on every node that hosts.
+    pub fn lease(mut self, lease: Lease) -> Self {
+        self.guards.lease = Some(lease);
+        self
+    }
+
+    /// Shards live and die with this session of the process, which is kept in the same store as the
+    /// lease: then a shard is never active twice. Give one on every node that hosts. When the node
+    /// leaves the cluster, the session is given up and contended for anew.
+    pub fn session(mut self, session: &KeptSession) -> Self {
+        self.guards.session = Some(session.clone());
+        self
+    }
+
+    /// Only members with this role host shards and coordinate.
+    pub fn role(mut self, role: impl Into<Role>) -> Self {
+        self.settings.role = Some(role.into());
+        self
+    }
+
+    /// All settings at once. What guards it is known from [`lease`](Self::lease) and
+    /// [`session`](Self::session).
+    pub fn settings(self, settings: Settings) -> Self {
+        Self { settings, ..self }
+    }
+
+    /// Hosts shards on this node. An entity is made from its id when its first message arrives.
+    pub fn start<E: Entity>(
+        self,
+        make: impl Fn(&str) -> E + Send + Sync + 'static,
+    ) -> Result<Sharding<E::Message>, StartError> {
+        let make: Factory<E> = Arc::new(make);
+        driver::start(self.check(true)?, Some(make))
+    }
+
+    /// The way to the entities, from a node that hosts none.
+    pub fn proxy<M: Message>(self) -> Result<Sharding<M>, StartError> {
+        driver::start::<Nobody<M>>(self.check(false)?, None)
+    }
+
+    fn check(self, hosts: bool) -> Result<Start, StartError> {
+        let Self { cluster, kind, guards, mut settings } = self;
+        if !(1..=KIND_MAX).contains(&kind.len()) {
+            return Err(StartError::Kind(kind.len()));
+        }
+        settings.setup = match (&guards.lease, &guards.session) {
+            (None, None) => Setup::Gossip,
+            (Some(_), None) => Setup::Lease,
+            (Some(_), Some(_)) => Setup::Sessions,
+            (None, Some(_)) => return Err(StartError::SessionAlone),
+        };
+        settings.check()?;
+        let guards = if hosts { guards } else { Guards::default() };
+        Ok(Start { cluster, kind, guards, settings })
+    }
+}
+
+/// The entity of a node that hosts none.
+struct Nobody<M>(std::marker::PhantomData<fn() -> M>);
+
+impl<M: Message> Entity for Nobody<M> {
+    type Message = M;
+
+    async fn receive(&mut self, _: Received<M>, _: &Hosted) -> Result<(), BoxError> {
+        Ok(())
+    }
+}
+
+/// Why a kind cannot be started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// Settings that cannot work.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// It cannot be a name.
+    #[error("a kind's name has 1 to 150 bytes, not {0}")]
+    Kind(usize),
+    /// There is no coordinator that would look after sessions.
+    #[error("a session needs a lease for the coordinator as well: add .lease(…)")]
+    SessionAlone,
+    /// This process has started it already.
+    #[error(
+        "this node has the kind {0:?} already: start it once, with one number of shards and one type of messages"
+    )]
+    Started(Arc<str>),
+    /// The cluster is over, or somebody uses Tenure's own names.
+    #[error(transparent)]
+    Receiver(#[from] ReceiverError),
+}
+
+const KIND_MAX: usize = 150;

@@ -1,0 +1,126 @@
+//! Gives the cores a clock, a cluster, leases and something to run.
+//!
+//! ```text
+//! start.rs      begins a kind, once
+//! control.rs    one task for each kind: drives coordinator and region
+//! effects.rs    does what they ask for; say.rs: tells users how things are
+//! guard.rs      the coordinator's lease, the session, sessions of others
+//! routes.rs     where messages go, for whoever sends one
+//! shard.rs      one task for each shard: its entities; run.rs: one call of one of them
+//! remote.rs     messages from and to other nodes; outbox.rs: those that took the slow way
+//! handle.rs     what users hold; reliable.rs
+//! ```
+#![allow(clippy::disallowed_methods)]
+
+mod control;
+mod effects;
+mod guard;
+mod handle;
+mod letter;
+mod outbox;
+mod reliable;
+mod remote;
+mod routes;
+mod run;
+mod say;
+mod shard;
+mod start;
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use tenure_cluster::Node;
+use tenure_cluster::messaging::NotDone;
+
+use crate::Shard;
+use crate::id::EntityId;
+pub(crate) use guard::Guards;
+pub use handle::{Asking, EntityRef, Sharding};
+pub use reliable::Reliable;
+use routes::Ticket;
+pub(crate) use run::Factory;
+pub(crate) use start::{Start, start};
+
+/// A message on the slow way.
+struct Parcel<M> {
+    id: EntityId,
+    /// The node that sent it; `None` if that is this one.
+    from: Option<Node>,
+    what: What<M>,
+    /// Until it is where it goes.
+    ticket: Option<Ticket>,
+}
+
+enum What<M> {
+    Tell(M),
+    /// A question: whoever asks is told when, and where, it may be asked.
+    Turn(oneshot::Sender<Result<Turn, NotDone>>),
+}
+
+/// Where a question may be asked now.
+#[derive(Debug)]
+enum Turn {
+    Here,
+    There(Node),
+}
+
+/// What a region hears of messages.
+enum Event<M> {
+    /// Somebody on this node sends.
+    Send {
+        shard: Shard,
+        parcel: Parcel<M>,
+        bytes: usize,
+        /// Told when it is taken in, or why not.
+        ack: Option<oneshot::Sender<Result<(), NotDone>>>,
+    },
+    /// It came from another node, and the shard did not seem to be here.
+    Forwarded {
+        from: Node,
+        shard: Shard,
+        parcel: Parcel<M>,
+    },
+    /// It came back from another node, or could not be sent there.
+    Returned {
+        from: Node,
+        shard: Shard,
+        parcel: Parcel<M>,
+        bytes: usize,
+    },
+    Mark {
+        from: Node,
+        shard: Shard,
+    },
+    Marked {
+        from: Node,
+        shard: Shard,
+    },
+}
+
+impl<M> Event<M> {
+    fn shard(&self) -> Shard {
+        match self {
+            Self::Send { shard, .. }
+            | Self::Forwarded { shard, .. }
+            | Self::Returned { shard, .. }
+            | Self::Mark { shard, .. }
+            | Self::Marked { shard, .. } => *shard,
+        }
+    }
+}
+
+/// The receiver of messages between the regions of a kind.
+fn inbox(kind: &str) -> String {
+    format!("tenure/sharding/{kind}")
+}
+
+/// The receiver of numbered messages.
+fn reliable_inbox(kind: &str) -> String {
+    format!("tenure/sharding/{kind}/reliable")
+}
+
+/// Before looking again at what changes in no time.
+async fn pause_briefly() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}

@@ -1,0 +1,403 @@
+//! The task that drives coordinator and region of one kind on this node.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use tenure_cluster::messaging::{Message, Received, Receiver, Sender};
+use tenure_cluster::{Node, Status as MemberStatus, View, Views};
+use tenure_lease::record::SessionRef;
+use tenure_lease::{Loss, Moment, Session, Tenure, Token};
+
+use super::guard::{Guard, Guarded, Guards};
+use super::handle::Shared;
+use super::letter::{Letter, board};
+use super::outbox::Outbox;
+use super::routes::Item;
+use super::shard::{Begin, Ended, StopOrder};
+use super::{Event, Parcel};
+use crate::{Coordinator, Message as Word, Region, Shard, StopReason};
+
+/// How a shard is run.
+pub(super) type Spawn<M> = Box<dyn Fn(Begin<M>) -> Work<M> + Send + Sync>;
+type Work<M> = Pin<Box<dyn Future<Output = Ended<M>> + Send>>;
+
+/// What control listens to.
+pub(super) struct Incoming<M> {
+    pub(super) events: mpsc::Receiver<Event<M>>,
+    pub(super) letters: Receiver<Letter>,
+    pub(super) leaving: mpsc::Receiver<()>,
+}
+
+pub(super) struct Control<M: Message> {
+    pub(super) shared: Arc<Shared<M>>,
+    /// The incarnation that the cores are for.
+    pub(super) me: Node,
+    pub(super) spawn: Option<Spawn<M>>,
+    pub(super) region: Region<Parcel<M>>,
+    pub(super) coordinator: Option<Coordinator>,
+    pub(super) guards: Guards,
+    pub(super) guard: Guard,
+    guarded: mpsc::UnboundedReceiver<Guarded>,
+    views: Views,
+    pub(super) tenure: Option<Arc<Tenure>>,
+    /// Until when the coordinator was last told that its lease is held.
+    renewed_until: Moment,
+    pub(super) session: Option<Arc<Session>>,
+    /// Why the session was lost, while shards stop because of it.
+    pub(super) loss: Option<Loss>,
+    pub(super) observe: BTreeSet<SessionRef>,
+    pub(super) take_over: BTreeSet<SessionRef>,
+    pub(super) shards: HashMap<Shard, Running<M>>,
+    pub(super) tasks: JoinSet<Ended<M>>,
+    /// By the number of the shard.
+    pub(super) published: Vec<Published>,
+    pub(super) outboxes: HashMap<Node, Outbox<M>>,
+    pub(super) letters: HashMap<Node, Sender<Letter>>,
+    /// What the cores of this node say to each other.
+    pub(super) own: Vec<Word>,
+    /// A node that has another number of shards, that number, and until when that counts.
+    pub(super) stranger: Option<(Node, u32, Moment)>,
+    pub(super) left: bool,
+    pub(super) out: bool,
+    /// Since when it hosts nothing any more, because it leaves.
+    pub(super) handed_over: Option<Moment>,
+    /// When something last came for a shard that is not here.
+    pub(super) arrived_at: Moment,
+    over: watch::Sender<bool>,
+}
+
+/// A shard that is here.
+pub(super) struct Running<M> {
+    pub(super) token: Token,
+    pub(super) task: tokio::task::Id,
+    pub(super) items: mpsc::Sender<Item<M>>,
+    pub(super) orders: watch::Sender<Option<StopOrder>>,
+    pub(super) stop: watch::Sender<Option<StopReason>>,
+    /// What found no room yet.
+    pub(super) pending: VecDeque<Parcel<M>>,
+    /// It stops, and this came meanwhile from other nodes: to be looked at when it has.
+    pub(super) held: Option<VecDeque<Event<M>>>,
+}
+
+/// What was last said about the way to a shard.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Published {
+    Slow,
+    Wait,
+    Here(Token),
+    There(Node),
+}
+
+impl<M: Message> Control<M> {
+    pub(super) fn new(
+        shared: Arc<Shared<M>>,
+        guards: Guards,
+        spawn: Option<Spawn<M>>,
+        over: watch::Sender<bool>,
+    ) -> Self {
+        let me = shared.cluster.me();
+        let (tell, guarded) = mpsc::unbounded_channel();
+        let settings = shared.settings.clone();
+        let hosts = spawn.is_some();
+        Self {
+            region: Region::new(me.clone(), settings.clone(), hosts),
+            coordinator: hosts.then(|| Coordinator::new(me.clone(), settings.clone())),
+            guard: Guard::new(guards.clone(), None, tell),
+            views: shared.cluster.views(),
+            published: vec![Published::Slow; settings.shards as usize],
+            guards,
+            guarded,
+            me,
+            spawn,
+            tenure: None,
+            renewed_until: Moment::ZERO,
+            session: None,
+            loss: None,
+            observe: BTreeSet::new(),
+            take_over: BTreeSet::new(),
+            shards: HashMap::new(),
+            tasks: JoinSet::new(),
+            outboxes: HashMap::new(),
+            letters: HashMap::new(),
+            own: Vec::new(),
+            stranger: None,
+            left: false,
+            out: false,
+            handed_over: None,
+            arrived_at: Moment::ZERO,
+            over,
+            shared,
+        }
+    }
+
+    pub(super) async fn run(mut self, mut incoming: Incoming<M>) {
+        let Incoming { events, letters, leaving } = &mut incoming;
+        let (mut deaf, mut asked) = (false, false);
+        let routes = self.shared.routes.clone();
+        loop {
+            self.attend();
+            let mut holding = self.guard.holding();
+            let holds = *holding.borrow_and_update();
+            let idle = self.shards.is_empty() && !holds;
+            let ended = self.is_gone();
+            if idle && self.has_handed_over() {
+                self.over.send_replace(true);
+            }
+            if ended && idle {
+                if self.out {
+                    self.over.send_replace(true);
+                    return;
+                }
+                self.next_life();
+                asked = false;
+                continue;
+            }
+            let wake = self.next_wake();
+            tokio::select! {
+                biased;
+                Some(guarded) = self.guarded.recv() => self.guarded(guarded),
+                Some(ended) = self.tasks.join_next() => match ended {
+                    Ok(ended) => self.ended(ended),
+                    Err(error) => self.failed(&error),
+                },
+                _ = holding.changed(), if self.left || ended => {}
+                view = self.views.next(), if !self.out => self.view(view),
+                leave = leaving.recv(), if !asked => {
+                    asked = true;
+                    if leave.is_some() {
+                        self.leave();
+                    }
+                }
+                letter = letters.recv(), if !deaf => match letter {
+                    Some(letter) => self.letter(letter),
+                    None => deaf = true,
+                },
+                Some(event) = events.recv(), if !ended => self.event(event),
+                () = routes.drained() => {}
+                () = tokio::task::yield_now(), if !self.own.is_empty() => {}
+                () = until(wake) => {}
+            }
+        }
+    }
+
+    /// Whether this node may go: others host its shards, and whatever was on its way here was sent back.
+    fn has_handed_over(&self) -> bool {
+        let Some(since) = self.handed_over else { return false };
+        let now = Moment::now();
+        let is_known = !self.region.homes().any(|(_, node)| *node == self.me);
+        let is_quiet = now >= self.arrived_at + QUIET;
+        self.is_alone() || is_known && is_quiet || now >= since + self.shared.settings.patience
+    }
+
+    /// Whether nobody else could host.
+    fn is_alone(&self) -> bool {
+        let (view, role) = (self.shared.cluster.view(), self.shared.settings.role.as_ref());
+        view.by_age(role).all(|node| *node == self.me)
+    }
+
+    /// Whether this incarnation is out of the cluster.
+    pub(super) fn is_gone(&self) -> bool {
+        self.out || self.me != self.shared.cluster.me()
+    }
+
+    /// This incarnation is out of the cluster, and nothing is left of it: there is another.
+    fn next_life(&mut self) {
+        self.region.end(Moment::now());
+        self.attend();
+        let (tell, guarded) = mpsc::unbounded_channel();
+        let (settings, hosts) = (self.shared.settings.clone(), self.spawn.is_some());
+        self.me = self.shared.cluster.me();
+        self.region = Region::new(self.me.clone(), settings.clone(), hosts);
+        self.coordinator = hosts.then(|| Coordinator::new(self.me.clone(), settings));
+        self.guard = Guard::new(self.guards.clone(), self.guard.last_session(), tell);
+        self.guarded = guarded;
+        self.views = self.shared.cluster.views();
+        (self.tenure, self.loss, self.stranger) = (None, None, None);
+        (self.left, self.handed_over) = (false, None);
+        self.observe.clear();
+        self.take_over.clear();
+        self.own.clear();
+        self.outboxes.clear();
+        self.letters.clear();
+        self.over.send_replace(false);
+    }
+
+    fn view(&mut self, view: Option<Arc<View>>) {
+        let now = Moment::now();
+        let view = view.filter(|_| self.shared.cluster.me() == self.me);
+        self.out = view.is_none() && self.shared.cluster.me() == self.me;
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.view(view.as_deref(), now);
+        }
+        match view {
+            None => self.region.end(now),
+            Some(view) => {
+                let reachable = reachable(&view);
+                self.outboxes.retain(|node, _| view.member(node).is_some());
+                self.letters.retain(|node, _| view.member(node).is_some());
+                self.region.reachable(reachable, now);
+                if self.left && self.is_alone() {
+                    self.region.hurry(now);
+                }
+            }
+        }
+    }
+
+    fn leave(&mut self) {
+        let now = Moment::now();
+        self.left = true;
+        self.region.leave(now);
+        if self.is_alone() {
+            self.region.hurry(now);
+        }
+    }
+
+    fn guarded(&mut self, guarded: Guarded) {
+        let now = Moment::now();
+        match guarded {
+            Guarded::SessionWon(session) => {
+                let tenure = session.tenure();
+                let name = tenure.name().clone();
+                let session_ref = SessionRef { name, term: tenure.token().term };
+                let deadline = tenure.deadline();
+                self.loss = None;
+                self.session = Some(session);
+                return self.region.session_won(session_ref, deadline, now);
+            }
+            Guarded::SessionLost(term, loss) => {
+                let session = self.session.as_ref().map(|session| session.tenure().token().term);
+                if session == Some(term) {
+                    self.loss = Some(loss);
+                    self.region.session_lost(now);
+                }
+                return;
+            }
+            _ => {}
+        }
+        let Some(coordinator) = &mut self.coordinator else { return };
+        match guarded {
+            Guarded::Won(tenure) => {
+                let (term, deadline) = (tenure.token().term, tenure.deadline());
+                coordinator.won(term, tenure.note(), deadline, now);
+                // Withdrawn meanwhile, it is given back as soon as nobody keeps it.
+                self.tenure = self.guard.is_wanted().then_some(tenure);
+            }
+            Guarded::Lost(term) => {
+                if self.tenure.take_if(|tenure| tenure.token().term == term).is_some() {
+                    coordinator.lost(now);
+                }
+            }
+            Guarded::NoteWritten { term, number } => {
+                if self.tenure.as_ref().is_some_and(|tenure| tenure.token().term == term) {
+                    coordinator.note_written(number, now);
+                }
+            }
+            Guarded::Seen(note) => coordinator.note_seen(&note, now),
+            Guarded::Able(able) => {
+                let is_stranger = self.stranger.as_ref().is_some_and(|(.., until)| now < *until);
+                coordinator.able(able && !is_stranger || self.tenure.is_some(), now);
+            }
+            Guarded::SessionOver(session) => coordinator.session_over(&session, now),
+            Guarded::SessionWon(_) | Guarded::SessionLost(..) => {}
+        }
+    }
+
+    /// Something was said about this kind by another node.
+    fn letter(&mut self, received: Received<Letter>) {
+        let Received { message: Letter { shards, message }, from, .. } = received;
+        let own = self.shared.settings.shards;
+        if shards != own {
+            return self.stranger(from, shards, message.as_ref());
+        }
+        if let Some(message) = message {
+            self.word(&from, message);
+        }
+    }
+
+    /// Two nodes that count differently would look for an entity in different places.
+    fn stranger(&mut self, from: Node, shards: u32, message: Option<&Word>) {
+        let (kind, own, now) = (&self.shared.kind, self.shared.settings.shards, Moment::now());
+        tracing::error!(%kind, %from, "it has {shards} shards there and {own} here; both nodes refuse each other: give all nodes the same number");
+        if message.is_some() {
+            let letter = Letter { shards: own, message: None };
+            let _ = self.shared.cluster.to(&from, &board(kind)).try_tell(letter);
+        }
+        let until = now + self.shared.settings.resend_interval * STRANGE_FOR;
+        // Whoever is greeted by a coordinator with another number is the one that is wrong.
+        if matches!(message, Some(Word::Greeting { .. }))
+            && let Some(coordinator) = &mut self.coordinator
+            && !coordinator.is_active(now)
+        {
+            coordinator.able(false, now);
+        }
+        self.stranger = Some((from, shards, until));
+    }
+
+    pub(super) fn word(&mut self, from: &Node, message: Word) {
+        let now = Moment::now();
+        self.refresh(now);
+        match &message {
+            Word::Greeting { .. } | Word::Allocate(_) | Word::HandOff(_) | Word::Homes { .. } => {
+                return self.region.receive(from, message, now);
+            }
+            Word::Refused(_) => self.region.receive(from, message.clone(), now),
+            Word::Report { .. }
+            | Word::Started(_)
+            | Word::Stopped(_)
+            | Word::Where(_)
+            | Word::Able(_) => {}
+        }
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.receive(from, message, now);
+        }
+    }
+
+    /// Tells the cores until when lease and session are held.
+    pub(super) fn refresh(&mut self, now: Moment) {
+        if let Some(session) = &self.session {
+            self.region.session_renewed(session.tenure().deadline(), now);
+        }
+        if let (Some(tenure), Some(coordinator)) = (&self.tenure, &mut self.coordinator) {
+            let until = tenure.deadline();
+            if std::mem::replace(&mut self.renewed_until, until) != until {
+                coordinator.renewed(until, now);
+            }
+        }
+    }
+
+    fn next_wake(&self) -> Moment {
+        let coordinator = self.coordinator.as_ref().map_or(Moment::NEVER, Coordinator::next_wake);
+        let pending = self.shards.values().any(|running| !running.pending.is_empty());
+        let goes = self.handed_over.is_some() && !*self.over.borrow();
+        let retry = if pending || goes { Moment::now() + RETRY } else { Moment::NEVER };
+        self.region.next_wake().min(coordinator).min(retry)
+    }
+}
+
+/// Those that nobody calls unreachable.
+fn reachable(view: &View) -> BTreeSet<Node> {
+    let unreachable: BTreeSet<&Node> = view.observations().map(|(_, subject)| subject).collect();
+    view.members()
+        .filter(|(node, member)| member.status < MemberStatus::Down && !unreachable.contains(node))
+        .map(|(node, _)| node.clone())
+        .collect()
+}
+
+async fn until(moment: Moment) {
+    match moment {
+        Moment::NEVER => std::future::pending().await,
+        moment => tokio::time::sleep(moment.since(Moment::now())).await,
+    }
+}
+
+/// For how long nothing must have come before a node goes.
+const QUIET: std::time::Duration = std::time::Duration::from_millis(100);
+/// Before a shard is offered again what it had no room for, and the like.
+const RETRY: std::time::Duration = std::time::Duration::from_millis(1);
+/// For how many resend intervals it counts that a node has another number of shards.
+const STRANGE_FOR: u32 = 3;

@@ -1,0 +1,431 @@
+//! Does what the cores ask for.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinError;
+use tokio::time::Instant;
+
+use tenure_cluster::Node;
+use tenure_cluster::messaging::{Lost, Message, NotDone, Received, Reply};
+use tenure_lease::{Moment, Token};
+
+use super::control::{Control, Published, Running};
+use super::handle::closed;
+use super::letter::{Letter, board};
+use super::outbox::{Out, Outbox};
+use super::remote::{Frame, Peer, refuse, size};
+use super::routes::{Back, Item, Way as Route};
+use super::shard::{Begin, Ended, StopOrder};
+use super::{Event, Parcel, Turn, What};
+use crate::entity::HostedShard;
+use crate::region::{Leftover, Unroutable, Way};
+use crate::{Message as Word, Shard, StopReason, coordinator, region, telemetry};
+
+impl<M: Message> Control<M> {
+    /// Lets the cores do whatever they can do now, and publishes what follows.
+    pub(super) fn attend(&mut self) {
+        let me = self.me.clone();
+        // What they say to that comes later: they might go on for ever.
+        for word in std::mem::take(&mut self.own) {
+            self.word(&me, word);
+        }
+        loop {
+            let now = Moment::now();
+            self.refresh(now);
+            if self.region.next_wake() <= now {
+                self.region.poll(now);
+            }
+            let mut orders = Vec::new();
+            if let Some(coordinator) = &mut self.coordinator {
+                if coordinator.next_wake() <= now {
+                    coordinator.poll(now);
+                }
+                orders.extend(coordinator.effects());
+            }
+            let any = !orders.is_empty();
+            orders.into_iter().for_each(|order| self.coordinate(order));
+            let any = self.carry_out() || any;
+            if !any {
+                break;
+            }
+        }
+        self.push_pending();
+        for number in 0..self.published.len() {
+            self.publish(Shard(number as u32));
+        }
+        self.say();
+    }
+
+    /// Does what the region asks for; whether there was anything.
+    fn carry_out(&mut self) -> bool {
+        let deeds: Vec<region::Effect<Parcel<M>>> = self.region.effects().collect();
+        let any = !deeds.is_empty();
+        deeds.into_iter().for_each(|deed| self.host(deed));
+        any
+    }
+
+    fn coordinate(&mut self, effect: coordinator::Effect) {
+        let kind = &self.shared.kind;
+        match effect {
+            coordinator::Effect::Send(to, message) => self.post(&to, message),
+            coordinator::Effect::Contend { above } => self.guard.contend(above),
+            coordinator::Effect::Withdraw => {
+                self.tenure = None;
+                self.guard.withdraw();
+            }
+            coordinator::Effect::WriteNote { number, note } => {
+                if let Some(tenure) = &self.tenure {
+                    self.guard.write_note(tenure, number, note);
+                }
+            }
+            coordinator::Effect::Observe(sessions) => {
+                self.observe = sessions;
+                self.look_after_sessions();
+            }
+            coordinator::Effect::TakeOver(sessions) => {
+                self.take_over = sessions;
+                self.look_after_sessions();
+            }
+            coordinator::Effect::Tell(event) => match event {
+                coordinator::Event::Active { term } => {
+                    tracing::info!(%kind, term, "this node coordinates");
+                }
+                coordinator::Event::Passive => {
+                    tracing::info!(%kind, "this node coordinates no more")
+                }
+                coordinator::Event::Unreadable(error) => tracing::error!(%kind, "{error}"),
+                coordinator::Event::RosterFull => {
+                    tracing::error!(%kind, "there are more hosts than a lease's note can name; the newest get no shards");
+                }
+            },
+        }
+    }
+
+    /// Only who should coordinate observes: the others would read for nothing.
+    fn look_after_sessions(&mut self) {
+        let candidate = self.coordinator.as_ref().is_some_and(|it| it.is_candidate());
+        match candidate {
+            true => self.guard.observe(&self.observe, &self.take_over),
+            false => self.guard.observe(&Default::default(), &Default::default()),
+        }
+    }
+
+    fn host(&mut self, effect: region::Effect<Parcel<M>>) {
+        match effect {
+            region::Effect::Send(to, message) => self.post(&to, message),
+            region::Effect::Start { shard, token } => self.start(shard, token),
+            region::Effect::Stop { shard, token } => self.stop(shard, token),
+            region::Effect::Deliver { shard, token, message } => {
+                match self.shards.get_mut(&shard).filter(|running| running.token == token) {
+                    Some(running) => running.pending.push_back(message),
+                    None => self.fail(message, &Unroutable::Ended), // Not reached.
+                }
+            }
+            region::Effect::Forward { to, message: Parcel { id, what, ticket, .. }, .. } => {
+                let out = match what {
+                    What::Tell(message) => Out::Frame(Frame::Forward(id, message), ticket),
+                    What::Turn(grant) => Out::Turn(grant),
+                };
+                self.put_out(&to, out);
+            }
+            region::Effect::Return { to, message: Parcel { id, what, .. }, .. } => {
+                if let What::Tell(message) = what {
+                    self.put_out(&to, Out::Frame(Frame::Return(id, message), None));
+                }
+            }
+            region::Effect::Mark { to, shard } => {
+                // Nobody takes that way from here on.
+                self.publish(shard);
+                self.put_out(&to, Out::Mark(shard));
+            }
+            region::Effect::Marked { to, shard } => {
+                self.put_out(&to, Out::Frame(Frame::Marked(shard), None));
+            }
+            region::Effect::Fail { message, why } => self.fail(message, &why),
+            region::Effect::SessionEnded => {
+                if let Some(session) = self.session.take() {
+                    let goes = self.left || self.is_gone();
+                    self.guard.done_with(session, goes);
+                }
+            }
+            region::Effect::HandedOver => self.handed_over = Some(Moment::now()),
+        }
+    }
+
+    fn start(&mut self, shard: Shard, token: Token) {
+        let Some(spawn) = &self.spawn else { return };
+        let kind = &self.shared.kind;
+        tracing::debug!(%kind, %shard, %token, "shard starts here");
+        telemetry::started(kind);
+        let (items, queued) = mpsc::channel(ITEMS);
+        let (orders, ordered) = watch::channel(None);
+        let (stop, stopping) = watch::channel(None);
+        let hosted = Arc::new(HostedShard {
+            cluster: self.shared.cluster.clone(),
+            shard,
+            token: self.region.fence(shard).unwrap_or(token),
+            session: self.session.clone(),
+            stop: stopping,
+        });
+        let begin = Begin { hosted, me: self.me.clone(), items: queued, orders: ordered };
+        let task = self.tasks.spawn(spawn(begin)).id();
+        let (pending, held) = (VecDeque::new(), None);
+        self.shards.insert(shard, Running { token, task, items, orders, stop, pending, held });
+    }
+
+    fn stop(&mut self, shard: Shard, token: Token) {
+        let reason = if self.is_gone() {
+            StopReason::OutOfCluster
+        } else if let Some(loss) = &self.loss {
+            StopReason::SessionLost(loss.clone())
+        } else if self.session.as_ref().is_some_and(|session| !session.tenure().is_held()) {
+            let loss = self.session.as_ref().and_then(|session| session.tenure().loss());
+            StopReason::SessionLost(loss.unwrap_or(tenure_lease::Loss::Expired))
+        } else if self.left {
+            StopReason::Leaving
+        } else {
+            StopReason::HandOff
+        };
+        let budget = self.session.as_ref().map(|session| session.tenure().time_to_stop());
+        let within = match (&reason, budget) {
+            (StopReason::SessionLost(_), Some(budget)) => budget,
+            (StopReason::OutOfCluster, _) => self.shared.settings.stop_within.min(OUT),
+            _ => self.shared.settings.stop_within,
+        };
+        tracing::debug!(kind = %self.shared.kind, %shard, %token, %reason, "shard stops here");
+        telemetry::stopped(&self.shared.kind, &reason);
+        self.publish(shard);
+        if let Some(running) = self.shards.get_mut(&shard).filter(|it| it.token == token) {
+            running.held.get_or_insert_default();
+            running.stop.send_replace(Some(reason.clone()));
+            let deadline = Instant::now() + within;
+            running.orders.send_replace(Some(StopOrder { reason, deadline }));
+        }
+    }
+
+    /// A shard has stopped: what it has not looked at goes before everything that came since.
+    pub(super) fn ended(&mut self, ended: Ended<M>) {
+        let Ended { shard, token, leftovers } = ended;
+        let now = Moment::now();
+        self.refresh(now);
+        let Some(running) = self.shards.remove(&shard) else { return };
+        let mut left = Vec::new();
+        for Item { id, from, message, back } in leftovers {
+            match back {
+                Back::Nobody => {
+                    let bytes = size(&message);
+                    let sender = from.clone();
+                    let what = What::Tell(message);
+                    let ticket = Some(self.shared.routes.issue(shard));
+                    let message = Parcel { id, from: sender, what, ticket };
+                    left.push(Leftover { from, message, bytes });
+                }
+                // Whoever asked asks again, where the shard is by then.
+                Back::Reply(reply) => {
+                    let from = from.unwrap_or_else(|| self.me.clone());
+                    let received = Received { message: (), from, reply };
+                    self.shared.cluster.refuse(&self.shared.inbox, received, Lost::NoSuchReceiver);
+                }
+                Back::Numbered(_) => {} // Not done: it comes again.
+            }
+        }
+        for message in running.pending {
+            let bytes = match &message.what {
+                What::Tell(message) => size(message),
+                What::Turn(_) => 0,
+            };
+            left.push(Leftover { from: message.from.clone(), message, bytes });
+        }
+        self.region.stopped_with(shard, token, left, now);
+        self.carry_out();
+        for event in running.held.into_iter().flatten() {
+            self.event(event);
+            self.carry_out();
+        }
+    }
+
+    /// A shard has failed as a whole, with what it had been handed.
+    pub(super) fn failed(&mut self, error: &JoinError) {
+        tracing::error!(kind = %self.shared.kind, "a shard has failed: {error}");
+        telemetry::failed(&self.shared.kind);
+        let failed = self.shards.iter().find(|(_, running)| running.task == error.id());
+        if let Some((&shard, &Running { token, .. })) = failed {
+            self.ended(Ended { shard, token, leftovers: Vec::new() });
+        }
+    }
+
+    /// Something about a message.
+    pub(super) fn event(&mut self, event: Event<M>) {
+        let now = Moment::now();
+        self.refresh(now);
+        let shard = event.shard();
+        if shard.0 >= self.shared.settings.shards {
+            return; // From a node that counts differently.
+        }
+        let room = self.shared.settings.buffer_messages;
+        let event = match (event, self.shards.get_mut(&shard).and_then(|it| it.held.as_mut())) {
+            // What came before it is still with the shard, and must go first.
+            (event @ (Event::Forwarded { .. } | Event::Mark { .. }), Some(held)) => {
+                match (event, held.len() < room) {
+                    (event, true) => return held.push_back(event),
+                    (Event::Forwarded { parcel, .. }, false) => {
+                        let (messages, bytes) = (held.len(), 0);
+                        return self.fail(parcel, &Unroutable::BufferFull { messages, bytes });
+                    }
+                    (_, false) => return,
+                }
+            }
+            (event, _) => event,
+        };
+        if matches!(event, Event::Forwarded { .. } | Event::Mark { .. }) {
+            self.arrived_at = now;
+        }
+        match event {
+            Event::Send { parcel, bytes, ack, .. } => {
+                self.region.send(shard, parcel, bytes, now);
+                self.taken(ack);
+            }
+            Event::Forwarded { from, parcel, .. } => {
+                self.region.forwarded(&from, shard, parcel, now);
+            }
+            Event::Returned { from, mut parcel, bytes, .. } => {
+                parcel.ticket.get_or_insert_with(|| self.shared.routes.issue(shard));
+                self.region.returned(&from, shard, parcel, bytes, now);
+            }
+            Event::Mark { from, .. } => self.region.mark(&from, shard),
+            Event::Marked { from, .. } => self.region.marked(&from, shard),
+        }
+    }
+
+    /// Tells a sender whether its message was taken in: if not, that is the last effect.
+    fn taken(&mut self, ack: Option<oneshot::Sender<Result<(), NotDone>>>) {
+        let deeds: Vec<region::Effect<Parcel<M>>> = self.region.effects().collect();
+        let mut result = Ok(());
+        for deed in deeds {
+            match deed {
+                region::Effect::Fail { message: Parcel { what: What::Tell(_), .. }, why } => {
+                    telemetry::refused(&self.shared.kind, lost(&why));
+                    result = Err(not_done(&why));
+                }
+                deed => self.host(deed),
+            }
+        }
+        if let Some(ack) = ack {
+            let _ = ack.send(result); // Its sender may not wait any more.
+        }
+    }
+
+    /// Offers to shards what they had no room for.
+    fn push_pending(&mut self) {
+        for running in self.shards.values_mut().filter(|running| running.held.is_none()) {
+            while let Some(parcel) = running.pending.pop_front() {
+                let Ok(permit) = running.items.try_reserve() else {
+                    running.pending.push_front(parcel);
+                    break;
+                };
+                let Parcel { id, from, what, ticket } = parcel;
+                match what {
+                    What::Tell(message) => {
+                        permit.send(Item { id, from, message, back: Back::Nobody })
+                    }
+                    What::Turn(grant) => drop(grant.send(Ok(Turn::Here))), // Its time may be over.
+                }
+                drop(ticket);
+            }
+        }
+    }
+
+    /// Says where messages to a shard go now, once nothing is on the slow way any more.
+    fn publish(&mut self, shard: Shard) {
+        let wanted = match self.region.way(shard) {
+            Way::Here(token) => Published::Here(token),
+            Way::There(node) => Published::There(node),
+            Way::Waits => Published::Slow,
+        };
+        let index = shard.0 as usize;
+        if self.published[index] == wanted {
+            return;
+        }
+        if wanted != Published::Slow {
+            // First nobody takes the slow way any more; then those that did must be where they go.
+            if self.published[index] != Published::Wait {
+                self.published[index] = Published::Wait;
+                self.shared.routes.publish(shard, Route::Wait);
+            }
+            if !self.shared.routes.is_settled(shard) {
+                return;
+            }
+        }
+        let route = match &wanted {
+            Published::Here(_) => match self.shards.get(&shard) {
+                Some(running) => Route::Here(running.items.clone()),
+                None => return, // Not reached: it is started before it is published.
+            },
+            Published::There(node) => {
+                Route::There(Arc::new(Peer::new(&self.shared.cluster, node, &self.shared.inbox)))
+            }
+            Published::Slow | Published::Wait => Route::Slow,
+        };
+        self.shared.routes.publish(shard, route);
+        self.published[index] = wanted;
+    }
+
+    /// To a node, this one included. It may be lost: what matters is said again.
+    fn post(&mut self, to: &Node, message: Word) {
+        if *to == self.me {
+            return self.own.push(message);
+        }
+        let cluster = &self.shared.cluster;
+        let letters = self.letters.entry(to.clone());
+        let sender = letters.or_insert_with(|| cluster.to(to, &board(&self.shared.kind)));
+        let shards = self.shared.settings.shards;
+        let _ = sender.try_tell(Letter { shards, message: Some(message) });
+    }
+
+    fn put_out(&mut self, to: &Node, out: Out<M>) {
+        let shared = &self.shared;
+        let outbox = self.outboxes.entry(to.clone()).or_insert_with(|| Outbox::new(shared, to));
+        match outbox.put(out) {
+            Ok(()) | Err(Out::Frame(Frame::Mark(_) | Frame::Marked(_), _) | Out::Mark(_)) => {}
+            Err(Out::Frame(Frame::Forward(..), _)) => {
+                refuse(shared, None, Reply::nobody(), Lost::Full);
+            }
+            Err(Out::Frame(Frame::Return(..), _)) => {
+                refuse(shared, Some(to.clone()), Reply::nobody(), Lost::Full);
+            }
+            Err(Out::Turn(grant)) => drop(grant.send(Err(NotDone::Full))),
+        }
+    }
+
+    /// A message could not be sent: tells whoever sent it.
+    fn fail(&mut self, parcel: Parcel<M>, why: &Unroutable) {
+        let Parcel { from, what, ticket, .. } = parcel;
+        drop(ticket); // Before its sender hears of it.
+        match what {
+            What::Tell(_) => refuse(&self.shared, from, Reply::nobody(), lost(why)),
+            What::Turn(grant) => drop(grant.send(Err(not_done(why)))),
+        }
+    }
+}
+
+fn lost(why: &Unroutable) -> Lost {
+    match why {
+        Unroutable::BufferFull { .. } => Lost::Full,
+        Unroutable::NoSuchShard { .. } | Unroutable::Ended => Lost::NoSuchReceiver,
+    }
+}
+
+fn not_done(why: &Unroutable) -> NotDone {
+    match why {
+        Unroutable::BufferFull { .. } => NotDone::Full,
+        Unroutable::NoSuchShard { .. } | Unroutable::Ended => closed(),
+    }
+}
+
+/// How many messages wait for a shard before senders do.
+const ITEMS: usize = 2048;
+/// Who is out of the cluster has no longer than this: others may host its shards soon.
+const OUT: Duration = Duration::from_secs(3);

@@ -1,0 +1,260 @@
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use tenure_cluster::messaging::{Ask, AskError, Message, NotDone, ReceiverError};
+use tenure_cluster::transport::Closed;
+use tenure_cluster::{Cluster, Node};
+
+use super::reliable::Reliable;
+use super::remote::{Frame, Peer, Raw, RawAsk, bad_id, size};
+use super::routes::{AskWay, Back, Item, Routes, Sent, Ticket};
+use super::{Event, Parcel, Turn, What};
+use crate::id::EntityId;
+use crate::{Settings, Shard, Status, shard_of};
+
+/// The way to all entities of a kind, wherever they are, from any node of the cluster. Cheap to
+/// clone.
+pub struct Sharding<M> {
+    pub(super) shared: Arc<Shared<M>>,
+}
+
+pub(super) struct Shared<M> {
+    pub(super) cluster: Cluster,
+    pub(super) kind: Arc<str>,
+    /// The receiver of messages between regions.
+    pub(super) inbox: Arc<str>,
+    pub(super) settings: Settings,
+    pub(super) routes: Arc<Routes<M>>,
+    pub(super) control: mpsc::Sender<Event<M>>,
+    pub(super) status: Mutex<Arc<Status>>,
+}
+
+impl<M: Message> Sharding<M> {
+    /// The way to one entity. Nothing is made before it is sent something. Keep it if you send often.
+    pub fn entity(&self, id: &str) -> EntityRef<M> {
+        let shard = shard_of(id, self.shared.settings.shards);
+        EntityRef { shared: self.shared.clone(), id: EntityId::new(id), shard }
+    }
+
+    /// Who coordinates, what is hosted here, where the rest is; why not, if nobody coordinates.
+    pub fn status(&self) -> Status {
+        let status = self.shared.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Status { waiting: self.shared.routes.waiting(), ..(*status).clone() }
+    }
+}
+
+impl<M> Clone for Sharding<M> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<M> std::fmt::Debug for Sharding<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sharding").field("kind", &self.shared.kind).finish_non_exhaustive()
+    }
+}
+
+/// The way to one entity, wherever it is.
+///
+/// Messages of one sender arrive in order, each at most once, also while the entity's shard moves.
+/// While the shard has no place they wait, on the sender's node
+/// ([`Settings::buffer_messages`](crate::Settings::buffer_messages)); one that was on its way to a node
+/// that died is lost, with a [`DeadLetter`](tenure_cluster::messaging::DeadLetter). For *exactly once
+/// in effect* see [`EntityRef::reliable`].
+pub struct EntityRef<M> {
+    shared: Arc<Shared<M>>,
+    id: EntityId,
+    shard: Shard,
+}
+
+impl<M: Message> EntityRef<M> {
+    /// The entity's id.
+    pub fn id(&self) -> &str {
+        self.id.as_str()
+    }
+
+    /// The shard that it belongs to.
+    pub fn shard(&self) -> Shard {
+        self.shard
+    }
+
+    /// Sends a message, after waiting for room on the way if need be, or keeps it until its shard has a
+    /// place. `Ok` means that it is on its way, or waits; [`NotDone::Full`] that too much waits. If it
+    /// is lost later, because its entity does not keep up or a node dies, there will be a
+    /// [`DeadLetter`](tenure_cluster::messaging::DeadLetter). Dropping the future before it is done
+    /// leaves open whether it is sent.
+    pub async fn tell(&self, message: M) -> Result<(), NotDone> {
+        if !self.id.is_valid() {
+            return Err(NotDone::Encoding(bad_id(self.id.as_str().len())));
+        }
+        let item = Item { id: self.id.clone(), from: None, message, back: Back::Nobody };
+        match self.shared.routes.send(self.shard, item).await {
+            Sent::Done => Ok(()),
+            Sent::There(peer, late, item) => {
+                let told = self.shared.tell_there(self.shard, &peer, item).await;
+                drop(late);
+                told
+            }
+            Sent::Slow(ticket, item) => self.shared.tell_slow(self.shard, ticket, item).await,
+        }
+    }
+
+    /// Asks a question: `.within(…)` sends it, as soon as the shard has a place, and waits for the
+    /// answer.
+    pub fn ask<Q: Ask + Into<M>>(&self, question: Q) -> Asking<'_, M, Q> {
+        Asking { entity: self, message: question.into(), _question: PhantomData }
+    }
+
+    /// Begins a stream of numbered messages whose effect happens exactly once, wherever the entity goes:
+    /// see [`Entity::deliver`](crate::Entity::deliver). `sender` is what people and ledgers call this
+    /// sender; it should be the same after a restart.
+    pub fn reliable(&self, sender: &str) -> Result<Reliable<M>, ReceiverError> {
+        Reliable::new(&self.shared, sender, self.id.clone(), self.shard)
+    }
+}
+
+impl<M> Clone for EntityRef<M> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), id: self.id.clone(), shard: self.shard }
+    }
+}
+
+impl<M> std::fmt::Debug for EntityRef<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EntityRef")
+            .field("kind", &self.shared.kind)
+            .field("id", &self.id)
+            .field("shard", &self.shard)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<M: Message> Shared<M> {
+    async fn tell_there(&self, shard: Shard, peer: &Peer<M>, item: Item<M>) -> Result<(), NotDone> {
+        let Item { id, message, .. } = item;
+        match peer.tell.tell_or_back(Frame::Forward(id, message)).await {
+            Ok(()) => Ok(()),
+            Err((why, Some(Frame::Forward(id, message)))) if retriable(&why) => {
+                // Nothing has come of it: it waits for the next place.
+                let bytes = size(&message);
+                let parcel = Parcel { id, from: None, what: What::Tell(message), ticket: None };
+                let from = peer.node.clone();
+                self.control(Event::Returned { from, shard, parcel, bytes }).await
+            }
+            Err((why, _)) => Err(why),
+        }
+    }
+
+    async fn tell_slow(&self, shard: Shard, ticket: Ticket, item: Item<M>) -> Result<(), NotDone> {
+        let Item { id, message, .. } = item;
+        let bytes = size(&message);
+        let (ack, taken) = oneshot::channel();
+        let what = What::Tell(message);
+        let parcel = Parcel { id, from: None, what, ticket: Some(ticket) };
+        self.control(Event::Send { shard, parcel, bytes, ack: Some(ack) }).await?;
+        taken.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    async fn control(&self, event: Event<M>) -> Result<(), NotDone> {
+        self.control.send(event).await.map_err(|_| closed())
+    }
+
+    async fn ask<R: Message>(
+        &self,
+        id: &EntityId,
+        shard: Shard,
+        question: Raw,
+        time: Duration,
+    ) -> Result<R, AskError> {
+        let deadline = Instant::now() + time;
+        // The node that was asked last, and has refused since the shard is not there any more.
+        let mut refused: Option<Node> = None;
+        loop {
+            let way = timeout_at(deadline, self.way(id, shard, refused.take())).await;
+            let way = way.map_err(|_| NotDone::NotSentWithin(time))??;
+            let left = deadline.saturating_duration_since(Instant::now());
+            let raw = RawAsk::<R>(question.clone(), PhantomData);
+            let (node, answer) = match way {
+                AskWay::There(peer) => {
+                    (Some(peer.node.clone()), peer.ask.ask(raw).within(left).await)
+                }
+                _ => {
+                    let own = self.cluster.to::<Raw>(&self.cluster.me(), &self.inbox);
+                    (None, own.ask(raw).within(left).await)
+                }
+            };
+            match answer {
+                Err(AskError::NotDone(why)) if retriable(&why) && Instant::now() < deadline => {
+                    refused = node;
+                    if refused.is_none() {
+                        super::pause_briefly().await;
+                    }
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Where to ask now; waits for its turn.
+    async fn way(
+        &self,
+        id: &EntityId,
+        shard: Shard,
+        refused: Option<Node>,
+    ) -> Result<AskWay<M>, NotDone> {
+        let (grant, granted) = oneshot::channel();
+        let parcel =
+            |ticket| Parcel { id: id.clone(), from: None, what: What::Turn(grant), ticket };
+        let event = match refused {
+            Some(from) => Event::Returned { from, shard, parcel: parcel(None), bytes: 0 },
+            None => match self.routes.ask(shard).await {
+                AskWay::Slow(ticket) => {
+                    Event::Send { shard, parcel: parcel(Some(ticket)), bytes: 0, ack: None }
+                }
+                way => return Ok(way),
+            },
+        };
+        self.control(event).await?;
+        match granted.await {
+            Ok(Ok(Turn::Here)) => Ok(AskWay::Here),
+            Ok(Ok(Turn::There(node))) => {
+                Ok(AskWay::There(Arc::new(Peer::new(&self.cluster, &node, &self.inbox))))
+            }
+            Ok(Err(why)) => Err(why),
+            Err(_) => Err(closed()),
+        }
+    }
+}
+
+/// It certainly was not handled, and may be elsewhere.
+fn retriable(why: &NotDone) -> bool {
+    matches!(why, NotDone::NoSuchReceiver(_) | NotDone::NotAMember(_) | NotDone::Closed(_))
+}
+
+/// This node is out of the cluster.
+pub(super) fn closed() -> NotDone {
+    NotDone::Closed(Arc::new(Closed::Transport))
+}
+
+/// A question that waits for its deadline.
+#[must_use = "nothing is sent before `.within(…)` is awaited"]
+pub struct Asking<'a, M, Q> {
+    entity: &'a EntityRef<M>,
+    message: M,
+    _question: PhantomData<fn(Q)>,
+}
+
+impl<M: Message, Q: Ask> Asking<'_, M, Q> {
+    /// Sends the question, as soon as the shard has a place, and waits for the answer, all within this
+    /// time.
+    pub async fn within(self, time: Duration) -> Result<Q::Reply, AskError> {
+        let EntityRef { shared, id, shard } = self.entity;
+        let question = Raw::forward(id, &self.message).map_err(NotDone::Encoding)?;
+        shared.ask(id, *shard, question, time).await
+    }
+}

@@ -1,0 +1,38 @@
+use tenure_cluster::messaging::{self, BOARD, CodecError};
+
+use crate::Message;
+
+/// What the nodes say to each other about one kind, and how many shards the sender believes it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Letter {
+    pub(super) shards: u32,
+    /// None: the sender has been told something by a node with another number of shards.
+    pub(super) message: Option<Message>,
+}
+
+// Not `Serialize`, since a message of this crate has a form of its own.
+impl messaging::Message for Letter {
+    fn encode(&self, out: &mut Vec<u8>) -> Result<(), CodecError> {
+        out.extend_from_slice(&self.shards.to_le_bytes());
+        if let Some(message) = &self.message {
+            out.extend_from_slice(&message.encode());
+        }
+        Ok(())
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        let Some((shards, message)) = bytes.split_first_chunk::<4>() else {
+            return Err(CodecError::new("it is malformed"));
+        };
+        let message = match message {
+            [] => None,
+            message => Some(Message::decode(message).map_err(CodecError::new)?),
+        };
+        Ok(Self { shards: u32::from_le_bytes(*shards), message })
+    }
+}
+
+/// The receiver of these. A node that has nothing to do with this kind has none.
+pub(super) fn board(kind: &str) -> String {
+    format!("{BOARD}sharding/{kind}")
+}

@@ -1,0 +1,265 @@
+//! Messages to entities on other nodes, on the data lane.
+//!
+//! A frame is a byte that says what it is; then, of a message, the length of the entity's id (two
+//! bytes, little-endian), the id, and the message; of a mark, the number of the shard (four bytes).
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use tenure_cluster::messaging::reliable::{Delivery, ReliableReceiver};
+use tenure_cluster::messaging::{
+    Ask, CodecError, Lost, Message, Received, Receiver, Reply, Sender,
+};
+use tenure_cluster::{Cluster, Node};
+
+use super::handle::Shared;
+use super::routes::{Arrived, Back, Item};
+use super::{Event, Parcel, What};
+use crate::id::{EntityId, ID_MAX};
+use crate::{Shard, shard_of};
+
+/// What the regions of one kind send each other.
+pub(super) enum Frame<M> {
+    /// A message for an entity that should be there.
+    Forward(EntityId, M),
+    /// It was not, any more.
+    Return(EntityId, M),
+    /// Say when everything before this was returned or delivered.
+    Mark(Shard),
+    /// It was.
+    Marked(Shard),
+}
+
+impl<M: Message> Message for Frame<M> {
+    fn encode(&self, out: &mut Vec<u8>) -> Result<(), CodecError> {
+        match self {
+            Self::Forward(id, message) => put_message(out, FORWARD, id, message),
+            Self::Return(id, message) => put_message(out, RETURN, id, message),
+            Self::Mark(shard) => put_shard(out, MARK, *shard),
+            Self::Marked(shard) => put_shard(out, MARKED, *shard),
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        let (&kind, rest) = bytes.split_first().ok_or_else(malformed)?;
+        match kind {
+            FORWARD | RETURN => {
+                let (id, message) = addressed(rest)?;
+                let message = M::decode(message)?;
+                Ok(match kind {
+                    FORWARD => Self::Forward(id, message),
+                    _ => Self::Return(id, message),
+                })
+            }
+            MARK | MARKED => {
+                let number: [u8; 4] = rest.try_into().map_err(|_| malformed())?;
+                let shard = Shard(u32::from_le_bytes(number));
+                Ok(if kind == MARK { Self::Mark(shard) } else { Self::Marked(shard) })
+            }
+            _ => Err(CodecError::new("a frame of a newer version")),
+        }
+    }
+}
+
+/// A message with its entity: how numbered ones travel.
+pub(super) struct Addressed<M>(pub(super) EntityId, pub(super) M);
+
+impl<M: Message> Message for Addressed<M> {
+    fn encode(&self, out: &mut Vec<u8>) -> Result<(), CodecError> {
+        put_message(out, FORWARD, &self.0, &self.1)
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        let (id, message) = addressed(bytes.get(1..).ok_or_else(malformed)?)?;
+        Ok(Self(id, M::decode(message)?))
+    }
+}
+
+/// A frame in the form in which it travels: a question can be asked again, elsewhere.
+#[derive(Clone)]
+pub(super) struct Raw(Bytes);
+
+impl Raw {
+    pub(super) fn forward<M: Message>(id: &EntityId, message: &M) -> Result<Self, CodecError> {
+        let mut out = Vec::new();
+        put_message(&mut out, FORWARD, id, message)?;
+        Ok(Self(out.into()))
+    }
+}
+
+impl Message for Raw {
+    fn encode(&self, out: &mut Vec<u8>) -> Result<(), CodecError> {
+        out.extend_from_slice(&self.0);
+        Ok(())
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        Ok(Self(Bytes::copy_from_slice(bytes)))
+    }
+}
+
+pub(super) struct RawAsk<R>(pub(super) Raw, pub(super) PhantomData<fn() -> R>);
+
+impl<R: Message> Ask for RawAsk<R> {
+    type Reply = R;
+}
+
+impl<R> From<RawAsk<R>> for Raw {
+    fn from(ask: RawAsk<R>) -> Self {
+        ask.0
+    }
+}
+
+/// The way to the region on another node.
+pub(super) struct Peer<M> {
+    pub(super) node: Node,
+    pub(super) tell: Sender<Frame<M>>,
+    pub(super) ask: Sender<Raw>,
+}
+
+impl<M: Message> Peer<M> {
+    pub(super) fn new(cluster: &Cluster, node: &Node, inbox: &str) -> Self {
+        Self { node: node.clone(), tell: cluster.to(node, inbox), ask: cluster.to(node, inbox) }
+    }
+}
+
+/// Takes what other nodes send, until this node is out of the cluster for good.
+pub(super) async fn receive<M: Message>(
+    shared: Arc<Shared<M>>,
+    mut inbox: Receiver<Frame<M>>,
+    control: mpsc::Sender<Event<M>>,
+) {
+    let mut batch = Vec::new();
+    while inbox.recv_many(&mut batch, BATCH).await > 0 {
+        for received in batch.drain(..) {
+            let Received { message: frame, from, reply } = received;
+            let event = match frame {
+                Frame::Forward(id, message) => {
+                    let back = if reply.is_wanted() { Back::Reply(reply) } else { Back::Nobody };
+                    match arrive(&shared, Item { id, from: Some(from), message, back }).await {
+                        None => continue,
+                        Some(event) => event,
+                    }
+                }
+                Frame::Return(id, message) => {
+                    let shard = shard_of(id.as_str(), shared.settings.shards);
+                    let bytes = size(&message);
+                    let parcel = Parcel { id, from: None, what: What::Tell(message), ticket: None };
+                    Event::Returned { from, shard, parcel, bytes }
+                }
+                Frame::Mark(shard) => Event::Mark { from, shard },
+                Frame::Marked(shard) => Event::Marked { from, shard },
+            };
+            if control.send(event).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// A message has come that should be for a shard that is here; what else to do about it if not.
+async fn arrive<M: Message>(shared: &Shared<M>, item: Item<M>) -> Option<Event<M>> {
+    let shard = shard_of(item.id.as_str(), shared.settings.shards);
+    let (ticket, item) = match shared.routes.arrive(shard, item).await {
+        Arrived::Delivered => return None,
+        Arrived::NotHere(ticket, item) => (ticket, item),
+    };
+    let Item { id, from, message, back } = item;
+    let from = from?; // It is from another node.
+    match back {
+        Back::Nobody => {
+            let (what, sender) = (What::Tell(message), Some(from.clone()));
+            let parcel = Parcel { id, from: sender, what, ticket: Some(ticket) };
+            Some(Event::Forwarded { from, shard, parcel })
+        }
+        // Whoever asked asks again, where the shard is by then.
+        Back::Reply(reply) => {
+            let received = Received { message: (), from, reply };
+            shared.cluster.refuse(&shared.inbox, received, Lost::NoSuchReceiver);
+            None
+        }
+        Back::Numbered(_) => None, // Not done: it comes again.
+    }
+}
+
+/// Takes numbered messages, likewise.
+pub(super) async fn receive_numbered<M: Message>(
+    shared: Arc<Shared<M>>,
+    mut inbox: ReliableReceiver<Addressed<M>>,
+) {
+    while let Some(delivery) = inbox.recv().await {
+        let (Addressed(id, message), delivery): (_, Delivery<()>) = delivery.split();
+        let shard = shard_of(id.as_str(), shared.settings.shards);
+        let back = Back::Numbered(Box::new(delivery));
+        // If it is not here, it is dropped: not done, it comes again.
+        drop(shared.routes.arrive(shard, Item { id, from: None, message, back }).await);
+    }
+}
+
+/// How much a message takes on the wire, for bounds in bytes.
+pub(super) fn size<M: Message>(message: &M) -> usize {
+    let mut out = Vec::new();
+    match message.encode(&mut out) {
+        Ok(()) => out.len(),
+        Err(_) => size_of::<M>(),
+    }
+}
+
+/// Tells a sender that its message was not handled.
+pub(super) fn refuse<M: Message>(shared: &Shared<M>, from: Option<Node>, reply: Reply, why: Lost) {
+    crate::telemetry::refused(&shared.kind, why);
+    let from = from.unwrap_or_else(|| shared.cluster.me());
+    shared.cluster.refuse(&shared.inbox, Received { message: (), from, reply }, why);
+}
+
+fn put_message<M: Message>(
+    out: &mut Vec<u8>,
+    kind: u8,
+    id: &EntityId,
+    message: &M,
+) -> Result<(), CodecError> {
+    let id = id.as_str().as_bytes();
+    if !(1..=ID_MAX).contains(&id.len()) {
+        return Err(bad_id(id.len()));
+    }
+    out.push(kind);
+    out.extend_from_slice(&(id.len() as u16).to_le_bytes());
+    out.extend_from_slice(id);
+    message.encode(out)
+}
+
+/// What is said of an id that is none.
+pub(super) fn bad_id(len: usize) -> CodecError {
+    CodecError::new(format!("an entity's id has 1 to {ID_MAX} bytes, not {len}"))
+}
+
+fn addressed(rest: &[u8]) -> Result<(EntityId, &[u8]), CodecError> {
+    let (len, rest) = rest.split_first_chunk::<2>().ok_or_else(malformed)?;
+    let len = usize::from(u16::from_le_bytes(*len));
+    let (id, message) = rest.split_at_checked(len).ok_or_else(malformed)?;
+    let id = std::str::from_utf8(id).map_err(CodecError::new)?;
+    if !(1..=ID_MAX).contains(&len) {
+        return Err(bad_id(len));
+    }
+    Ok((EntityId::new(id), message))
+}
+
+fn put_shard(out: &mut Vec<u8>, kind: u8, shard: Shard) -> Result<(), CodecError> {
+    out.push(kind);
+    out.extend_from_slice(&shard.0.to_le_bytes());
+    Ok(())
+}
+
+fn malformed() -> CodecError {
+    CodecError::new("it is malformed")
+}
+
+const FORWARD: u8 = 1;
+const RETURN: u8 = 2;
+const MARK: u8 = 3;
+const MARKED: u8 = 4;
+/// How many messages are taken at a time.
+const BATCH: usize = 512;

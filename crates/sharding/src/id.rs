@@ -1,0 +1,125 @@
+use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::{Arc, LazyLock};
+
+use crate::Shard;
+
+/// The shard that an entity belongs to: FNV-1a of its id's bytes, in 64 bits, modulo the number of
+/// shards. The same on every node and in every version, for good.
+///
+/// ```
+/// use tenure_sharding::{Shard, shard_of};
+/// assert_eq!(shard_of("customer-17", 64), Shard(32));
+/// ```
+pub fn shard_of(id: &str, shards: u32) -> Shard {
+    let hash =
+        id.bytes().fold(FNV_BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
+    Shard((hash % u64::from(shards.max(1))) as u32)
+}
+
+/// What an entity is called, with a hash of it that is made once. That hash is random in each
+/// process, so that nobody can choose ids that collide.
+#[derive(Clone)]
+pub(crate) struct EntityId {
+    hash: u64,
+    text: Arc<str>,
+}
+
+impl EntityId {
+    pub(crate) fn new(text: &str) -> Self {
+        static RANDOM: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        Self { hash: RANDOM.hash_one(text), text: text.into() }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether it can be one.
+    pub(crate) fn is_valid(&self) -> bool {
+        (1..=ID_MAX).contains(&self.text.len())
+    }
+}
+
+impl PartialEq for EntityId {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.text == other.text
+    }
+}
+
+impl Eq for EntityId {}
+
+impl Hash for EntityId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl fmt::Display for EntityId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for EntityId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.text, f)
+    }
+}
+
+/// Takes the hash that an id has already.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Hashed;
+
+impl BuildHasher for Hashed {
+    type Hasher = Taken;
+
+    fn build_hasher(&self) -> Taken {
+        Taken(0)
+    }
+}
+
+pub(crate) struct Taken(u64);
+
+impl Hasher for Taken {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// The longest id, in bytes.
+pub(crate) const ID_MAX: usize = 1000;
+const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Entities must never move to another shard: these values stay.
+    #[test]
+    fn the_shard_of_an_id_is_fixed() {
+        let shards = [("", 1000), ("a", 1000), ("customer-17", 64), ("ä", 1 << 20)];
+        let found = shards.map(|(id, count)| shard_of(id, count).0);
+        assert_eq!(found, FIXED);
+    }
+
+    #[test]
+    fn ids_are_spread() {
+        let mut counts = [0_u32; 64];
+        for number in 0..64_000 {
+            counts[shard_of(&format!("customer-{number}"), 64).0 as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
+    }
+
+    const FIXED: [u32; 4] = [37, 996, 32, 529794];
+}

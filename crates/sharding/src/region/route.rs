@@ -1,0 +1,261 @@
+//! Where messages go.
+
+use std::collections::BTreeSet;
+
+use tenure_cluster::Node;
+use tenure_lease::{Moment, Token};
+
+use super::buffer::{Buffer, Unroutable};
+use super::{Effect, Leftover, Region, Stage, Way};
+use crate::Shard;
+use crate::message::Message;
+
+impl<M> Region<M> {
+    /// Somebody on this node sends a message of this size to an entity of a shard.
+    pub fn send(&mut self, shard: Shard, message: M, bytes: usize, now: Moment) {
+        self.tick(now);
+        let refused = match (self.stage, shard.0 < self.settings.shards) {
+            (Stage::Ended, _) => Some(Unroutable::Ended),
+            (_, false) => Some(Unroutable::NoSuchShard { shards: self.settings.shards }),
+            _ => None,
+        };
+        if let Some(why) = refused {
+            self.effects.push(Effect::Fail { message, why });
+            return;
+        }
+        if !self.buffers.contains_key(&shard) {
+            if let Some(token) = self.running(shard) {
+                self.effects.push(Effect::Deliver { shard, token, message });
+                return;
+            }
+            if let Some(to) = self.home(shard) {
+                self.effects.push(Effect::Forward { to, shard, message });
+                return;
+            }
+        }
+        let buffer = self.buffers.entry(shard).or_insert_with(Buffer::new);
+        if let Err(message) = buffer.push(message, bytes, &self.settings) {
+            let why = buffer.full();
+            self.counts.overflows += 1;
+            self.effects.push(Effect::Fail { message, why });
+        }
+        self.ask_soon(now);
+    }
+
+    /// Where the next message to a shard goes. Whoever drives this may take that way without asking
+    /// each time, until it changes.
+    pub fn way(&self, shard: Shard) -> Way {
+        if self.stage == Stage::Ended || self.buffers.contains_key(&shard) {
+            return Way::Waits;
+        }
+        match (self.running(shard), self.home(shard)) {
+            (Some(token), _) => Way::Here(token),
+            (None, Some(node)) => Way::There(node),
+            (None, None) => Way::Waits,
+        }
+    }
+
+    /// Keeps what senders of this node had sent to a shard that has stopped; the rest comes back, and
+    /// goes back to where it came from.
+    pub(super) fn keep_leftovers(
+        &mut self,
+        shard: Shard,
+        leftovers: Vec<Leftover<M>>,
+    ) -> Vec<(Node, M)> {
+        let (mut own, mut from_others) = (Vec::new(), Vec::new());
+        for Leftover { from, message, bytes } in leftovers {
+            match from {
+                Some(node) => from_others.push((node, message)),
+                None if self.stage == Stage::Ended => {
+                    self.effects.push(Effect::Fail { message, why: Unroutable::Ended });
+                }
+                None => own.push((message, bytes)),
+            }
+        }
+        if !own.is_empty() {
+            self.buffers.entry(shard).or_insert_with(Buffer::new).put_back(own);
+        }
+        from_others
+    }
+
+    /// A shard has a new home. What this region sent to the former one may still come back from
+    /// there: nothing is sent to the new one before that is settled.
+    pub(super) fn move_home(&mut self, shard: Shard, token: Token, node: Node, now: Moment) {
+        let former = self.homes.insert(shard, (token, node.clone()));
+        let Some((_, former)) = former.filter(|(_, former)| {
+            *former != node && *former != self.me && self.reachable.contains(former)
+        }) else {
+            return;
+        };
+        let buffer = self.buffers.entry(shard).or_insert_with(Buffer::new);
+        if buffer.returning.is_none() {
+            buffer.returning = Some((former.clone(), now + self.settings.patience));
+            self.effects.push(Effect::Mark { to: former, shard });
+        }
+    }
+
+    /// A message arrived from another region, for a shard that should be here.
+    pub fn forwarded(&mut self, from: &Node, shard: Shard, message: M, now: Moment) {
+        self.tick(now);
+        match self.running(shard) {
+            Some(token) => self.effects.push(Effect::Deliver { shard, token, message }),
+            None => self.effects.push(Effect::Return { to: from.clone(), shard, message }),
+        }
+    }
+
+    /// A message came back: its shard is not there any more.
+    pub fn returned(&mut self, from: &Node, shard: Shard, message: M, bytes: usize, now: Moment) {
+        self.tick(now);
+        if self.stage == Stage::Ended {
+            self.effects.push(Effect::Fail { message, why: Unroutable::Ended });
+            return;
+        }
+        if self.homes.get(&shard).is_some_and(|(_, home)| home == from) {
+            self.homes.remove(&shard);
+        }
+        let buffer = self.buffers.entry(shard).or_insert_with(Buffer::new);
+        if let Err(message) = buffer.push_returned(message, bytes, &self.settings) {
+            let why = buffer.full();
+            self.counts.overflows += 1;
+            self.effects.push(Effect::Fail { message, why });
+        }
+        if buffer.returning.is_none() {
+            buffer.returning = Some((from.clone(), now + self.settings.patience));
+            self.effects.push(Effect::Mark { to: from.clone(), shard });
+        }
+        self.ask_soon(now);
+    }
+
+    /// Another region asks to be told when it has back everything that it had sent before.
+    pub fn mark(&mut self, from: &Node, shard: Shard) {
+        self.effects.push(Effect::Marked { to: from.clone(), shard });
+    }
+
+    /// Everything that was sent there before the question is back, or was delivered.
+    pub fn marked(&mut self, from: &Node, shard: Shard) {
+        if let Some(buffer) = self.buffers.get_mut(&shard) {
+            buffer.returning.take_if(|(node, _)| node == from);
+            self.flush(shard);
+        }
+    }
+
+    /// These nodes are members and within reach, and no others: what is elsewhere waits.
+    pub fn reachable(&mut self, nodes: BTreeSet<Node>, now: Moment) {
+        self.tick(now);
+        self.reachable = nodes;
+        let reachable = self.reachable.clone();
+        self.stop_waiting(|from, _| !reachable.contains(from));
+        let waiting: Vec<Shard> = self.buffers.keys().copied().collect();
+        for shard in waiting {
+            self.flush(shard);
+        }
+        self.ask_soon(now);
+    }
+
+    pub(super) fn receive_homes(
+        &mut self,
+        from: &Node,
+        term: u64,
+        homes: Vec<(Shard, Token, Node)>,
+        now: Moment,
+    ) {
+        if self.registered != Some((term, from.clone())) {
+            return;
+        }
+        for (shard, token, node) in homes {
+            let is_old = self.homes.get(&shard).is_some_and(|(known, _)| token < *known);
+            if is_old || shard.0 >= self.settings.shards {
+                continue;
+            }
+            self.move_home(shard, token, node, now);
+            self.flush(shard);
+        }
+        self.ask_soon(now);
+    }
+
+    /// The token of a shard that takes messages here.
+    fn running(&self, shard: Shard) -> Option<Token> {
+        let hosted = self.shards.get(&shard)?;
+        (!hosted.stopping).then_some(hosted.token)
+    }
+
+    /// Where else a shard is, as far as is known and within reach.
+    fn home(&self, shard: Shard) -> Option<Node> {
+        let (_, home) = self.homes.get(&shard)?;
+        (*home != self.me && self.reachable.contains(home)).then(|| home.clone())
+    }
+
+    /// Sends what waits for a shard, if it can be sent.
+    fn flush(&mut self, shard: Shard) {
+        let Some(buffer) = self.buffers.get(&shard) else { return };
+        let running = self.running(shard);
+        let elsewhere = self.home(shard);
+        if buffer.returning.is_some() || running.is_none() && elsewhere.is_none() {
+            return;
+        }
+        let Some(buffer) = self.buffers.remove(&shard) else { return };
+        for message in buffer.into_messages() {
+            self.effects.push(match (running, &elsewhere) {
+                (Some(token), _) => Effect::Deliver { shard, token, message },
+                (None, Some(to)) => Effect::Forward { to: to.clone(), shard, message },
+                (None, None) => return,
+            });
+        }
+    }
+
+    /// Hands over what waits for shards that are here now.
+    pub(super) fn flush_local(&mut self) {
+        let here: Vec<Shard> =
+            self.buffers.keys().copied().filter(|shard| self.running(*shard).is_some()).collect();
+        for shard in here {
+            self.flush(shard);
+        }
+    }
+
+    /// What has not come back by now will not.
+    pub(super) fn wait_no_longer(&mut self, now: Moment) {
+        self.stop_waiting(|_, until| until <= now);
+    }
+
+    fn stop_waiting(&mut self, is_vain: impl Fn(&Node, Moment) -> bool) {
+        let mut due = Vec::new();
+        for (shard, buffer) in &mut self.buffers {
+            if buffer.returning.take_if(|(from, until)| is_vain(from, *until)).is_some() {
+                due.push(*shard);
+            }
+        }
+        for shard in due {
+            self.flush(shard);
+        }
+    }
+
+    pub(super) fn ask_soon(&mut self, now: Moment) {
+        if self.buffers.is_empty() {
+            self.ask_at = Moment::NEVER;
+        } else if self.ask_at == Moment::NEVER {
+            self.ask(now);
+        }
+    }
+
+    /// Asks the coordinator where the shards are that somebody waits for.
+    pub(super) fn ask(&mut self, now: Moment) {
+        let is_wanted =
+            |shard: &Shard| self.home(*shard).is_none() && self.running(*shard).is_none();
+        let wanted: Vec<Shard> = self.buffers.keys().copied().filter(is_wanted).collect();
+        if !wanted.is_empty() {
+            self.tell(Message::Where(wanted));
+        }
+        self.ask_at = match self.buffers.is_empty() {
+            true => Moment::NEVER,
+            false => now + self.settings.resend_interval,
+        };
+    }
+
+    pub(super) fn fail_all(&mut self) {
+        for (_, buffer) in std::mem::take(&mut self.buffers) {
+            for message in buffer.into_messages() {
+                self.effects.push(Effect::Fail { message, why: Unroutable::Ended });
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What is counted. The names are the users': they stay.
+
+use std::sync::Arc;
+
+use tenure_cluster::messaging::Lost;
+
+use crate::StopReason;
+
+/// How many shards are hosted on this node.
+pub const HOSTING: &str = "tenure_sharding_hosting";
+/// 1 while the coordinator of this node gives orders.
+pub const COORDINATING: &str = "tenure_sharding_coordinating";
+/// Shards started on this node.
+pub const STARTED: &str = "tenure_sharding_started_total";
+/// Shards stopped on this node, by reason.
+pub const STOPPED: &str = "tenure_sharding_stopped_total";
+/// Entities that failed on this node: panics, errors, stops that took too long.
+pub const FAILED: &str = "tenure_sharding_entities_failed_total";
+/// Messages that were refused on this node, by reason: a full mailbox or buffer, or the end.
+pub const REFUSED: &str = "tenure_sharding_refused_total";
+
+pub(crate) fn hosting(kind: &Arc<str>, shards: usize) {
+    metrics::gauge!(HOSTING, "kind" => kind.clone()).set(shards as f64);
+}
+
+pub(crate) fn coordinating(kind: &Arc<str>, active: bool) {
+    metrics::gauge!(COORDINATING, "kind" => kind.clone()).set(u8::from(active));
+}
+
+pub(crate) fn started(kind: &Arc<str>) {
+    metrics::counter!(STARTED, "kind" => kind.clone()).increment(1);
+}
+
+pub(crate) fn stopped(kind: &Arc<str>, reason: &StopReason) {
+    metrics::counter!(STOPPED, "kind" => kind.clone(), "reason" => reason.word()).increment(1);
+}
+
+pub(crate) fn failed(kind: &Arc<str>) {
+    metrics::counter!(FAILED, "kind" => kind.clone()).increment(1);
+}
+
+pub(crate) fn refused(kind: &Arc<str>, why: Lost) {
+    let reason = match why {
+        Lost::Full => "full",
+        _ => "ended",
+    };
+    metrics::counter!(REFUSED, "kind" => kind.clone(), "reason" => reason).increment(1);
+}
