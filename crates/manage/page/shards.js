@@ -18,6 +18,7 @@ export class Shards {
 
 /** How high a map may become before its squares get smaller. */
 const HEIGHT = 260;
+const NOWHERE = "nowhere";
 
 class Kind {
   #canvas = make("canvas");
@@ -27,6 +28,7 @@ class Kind {
   #legend = make("ul", "legend");
   #doc = null;
   #names = null;
+  #colours = new Map();
   #painted = [];
   #cell = 0;
   #columns = 0;
@@ -92,7 +94,7 @@ class Kind {
     if (key === this.#nodesKey) return;
     this.#nodesKey = key;
     const before = this.#only.value;
-    this.#only.replaceChildren(new Option("all nodes", ""), new Option("nowhere", "-1"),
+    this.#only.replaceChildren(new Option("all nodes", ""), new Option("nowhere", NOWHERE),
       ...doc.nodes.map((node, i) => new Option(called[i], node)));
     this.#only.value = before;
     if (this.#only.selectedIndex < 0) this.#only.value = "";
@@ -100,7 +102,8 @@ class Kind {
   }
 
   #paint() {
-    const { count, map, nodes } = this.#doc;
+    const { count, nodes } = this.#doc;
+    this.#colours = new Map(nodes.map((node) => [node, this.#names.colour(node)]));
     const width = this.#canvas.parentElement.clientWidth;
     const cell = Math.max(3, Math.min(18, Math.floor(Math.sqrt((width * HEIGHT) / Math.max(1, count)))));
     const columns = Math.max(1, Math.floor(width / cell));
@@ -114,39 +117,47 @@ class Kind {
       this.#columns = columns;
       this.#painted = new Array(count).fill("");
     }
+    // By colour, since to change it costs more than to paint a square.
+    const stale = new Map();
+    for (let shard = 0; shard < count; shard++) {
+      const look = this.#look(shard);
+      if (look === this.#painted[shard]) continue;
+      this.#painted[shard] = look;
+      if (stale.has(look)) stale.get(look).push(shard);
+      else stale.set(look, [shard]);
+    }
     const context = this.#canvas.getContext("2d");
     context.setTransform(scale, 0, 0, scale, 0, 0);
-    const colours = nodes.map((node) => this.#names.colour(node));
-    const only = this.#only.value;
-    const chosen = only === "" || only === "-1" ? -1 : nodes.indexOf(only);
-    const faint = getComputedStyle(this.element).getPropertyValue("--faint");
-    const line = getComputedStyle(this.element).getPropertyValue("--text");
+    const style = getComputedStyle(this.element);
+    const paper = { faint: style.getPropertyValue("--faint"), line: style.getPropertyValue("--text") };
     const inner = cell > 4 ? cell - 1 : cell;
-    for (let shard = 0; shard < count; shard++) {
-      const at = map[shard] ?? -1;
-      const nowhere = at < 0 || at >= nodes.length;
-      const dim = only === "-1" ? !nowhere : chosen >= 0 && at !== chosen;
-      const colour = nowhere ? "none" : dim ? faint : colours[at];
-      const key = shard === this.#chosen ? `${colour}!` : colour;
-      if (key === this.#painted[shard]) continue;
-      this.#painted[shard] = key;
-      const x = (shard % columns) * cell, y = Math.floor(shard / columns) * cell;
-      context.clearRect(x, y, cell, cell);
-      if (nowhere) {
-        // An empty square: told from the others without its colour.
-        context.strokeStyle = dim ? faint : line;
-        context.lineWidth = 1;
-        context.strokeRect(x + 0.5, y + 0.5, inner - 1, inner - 1);
-      } else {
-        context.fillStyle = colour;
-        context.fillRect(x, y, inner, inner);
-      }
-      if (shard === this.#chosen) {
-        context.strokeStyle = line;
+    for (const [look, shards] of stale) {
+      const [colour, mark] = look.split("/");
+      context.fillStyle = context.strokeStyle = paper[colour] ?? colour;
+      for (const shard of shards) {
+        const x = (shard % columns) * cell, y = Math.floor(shard / columns) * cell;
+        if (!all) context.clearRect(x, y, cell, cell);
+        // An empty square is nowhere: told from the others without its colour.
+        if (mark.includes("empty")) context.strokeRect(x + 0.5, y + 0.5, inner - 1, inner - 1);
+        else context.fillRect(x, y, inner, inner);
+        if (!mark.includes("chosen")) continue;
+        context.save();
+        context.strokeStyle = paper.line;
         context.lineWidth = 2;
         context.strokeRect(x + 1, y + 1, inner - 2, inner - 2);
+        context.restore();
       }
     }
+  }
+
+  /** How a shard's square looks: its colour, and its marks after a slash. */
+  #look(shard) {
+    const { map, nodes } = this.#doc;
+    const node = nodes[map[shard]];
+    const only = this.#only.value;
+    const dim = only !== "" && only !== (node ?? NOWHERE);
+    const colour = dim ? "faint" : node ? this.#colours.get(node) : "line";
+    return `${colour}/${node ? "" : "empty"}${shard === this.#chosen ? "chosen" : ""}`;
   }
 
   #choose(shard) {
