@@ -169,7 +169,7 @@ test("everything can be reached and worked by keyboard, and it shows where one i
     order.push(at.what);
   }
   assert.deepEqual(order, ["a", "theme", "sides", "cut", "heal", "whom", "kill", "pause", "leave", "store-away",
-    "store-away", "store-back", "restart", "summary", "select", "canvas", "pause", "search", "events"]);
+    "store-away", "store-back", "restart", "summary", "lease-list", "select", "canvas", "pause", "search", "events"]);
   await page.focus("canvas");
   await page.keyboard.press("ArrowRight");
   await page.keyboard.press("ArrowRight");

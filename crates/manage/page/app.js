@@ -1,10 +1,10 @@
 // The page of the management API: what a node says, drawn as it comes.
 
-import { $, IN, Names, clock, say } from "./common.js";
+import { $, Names, clock, isClient, say } from "./common.js";
 import { Demo } from "./demo.js";
 import { Feed, SILENCE_MS } from "./feed.js";
 import { Leases, drawSingletons, hostsOf } from "./lists.js";
-import { NodeMap, listNodes } from "./nodes.js";
+import { NodeMap, listNodes, sides } from "./nodes.js";
 import { Shards } from "./shards.js";
 import { Timeline } from "./timeline.js";
 
@@ -12,12 +12,13 @@ import { Timeline } from "./timeline.js";
 const RECONNECTING_MS = 2000;
 
 const names = new Names();
-const timeline = new Timeline();
+const timeline = new Timeline(names);
 const nodes = new NodeMap();
 const leases = new Leases();
 const shards = new Shards();
 const docs = {};
 const changed = new Set();
+let found = null;
 let scheduled = false;
 let complete = false;
 
@@ -56,13 +57,14 @@ function draw() {
   const cluster = docs.cluster?.doc;
   if (changed.has("cluster")) {
     names.learn(cluster);
-    drawHead(cluster);
+    found = sides(cluster);
+    drawHead(cluster, found);
     demo.draw(cluster.demo);
   }
   // What a node is called, and what it hosts, stands in two documents.
   if (cluster && (changed.has("cluster") || changed.has("singletons"))) {
     const hosts = hostsOf(docs.singletons?.doc);
-    nodes.draw(cluster, names, hosts);
+    nodes.draw(cluster, found, names, hosts);
     if ($("nodes-all").open) listNodes(cluster, names, hosts);
   }
   if (changed.has("leases")) leases.draw(docs.leases.doc, docs.leases.received);
@@ -70,24 +72,25 @@ function draw() {
   if (docs.shards && (changed.has("shards") || changed.has("cluster"))) shards.draw(docs.shards.doc, names);
   for (const name of changed) $(name === "cluster" ? "nodes" : name).dataset.version = docs[name].doc.version;
   changed.clear();
-  timeline.draw();
+  if (cluster) timeline.draw();
   if (!complete && Object.keys(docs).length === 4) {
     complete = true;
     requestAnimationFrame(() => setTimeout(() => performance.mark("complete")));
   }
 }
 
-function drawHead(cluster) {
-  const counted = cluster.nodes.filter((node) => node.name !== "client");
+function drawHead(cluster, found) {
+  const counted = cluster.nodes.filter((node) => !isClient(node));
   const count = (status) => counted.filter((node) => node.status === status).length;
   const others = ["joining", "leaving", "exiting", "down", "gone", "outside"].filter(count);
   const missed = new Set(cluster.unreachable.map(({ to }) => to)).size;
+  const torn = found.sides.length > 1 ? `split into ${found.sides.length} sides` : missed ? `${missed} unreachable` : null;
   say($("cluster"), cluster.cluster);
-  document.title = `${count("up")} up${missed ? `, ${missed} unreachable` : ""} · ${cluster.cluster} · Tenure`;
+  document.title = `${count("up")} up${torn ? `, ${torn}` : ""} · ${cluster.cluster} · Tenure`;
   say($("summary"), [
     `${count("up")} up`,
     ...others.map((status) => `${count(status)} ${status}`),
-    missed ? `${missed} unreachable` : null,
+    torn,
     cluster.leader ? `leader ${names.of(cluster.leader)}` : "no leader",
     cluster.name ? `this node is ${cluster.name}${cluster.ready ? "" : `, not ready: ${cluster.not_ready}`}` : null,
     cluster.id ? `id ${cluster.id}` : "in no cluster",

@@ -64,6 +64,9 @@ export function lasting(ms) {
 
 export const addressOf = (node) => (node ?? "").split("#")[0];
 
+/** The demonstration's client is a member that hosts nothing; who counts nodes does not mean it. */
+export const isClient = (node) => node.name === "client";
+
 export const IN = new Set(["joining", "up", "leaving", "exiting"]);
 
 /**
@@ -98,6 +101,11 @@ export class Names {
   of(node) {
     const address = addressOf(node);
     return this.#called.get(address) ?? address;
+  }
+
+  /** The same inside of a sentence. */
+  inText(text) {
+    return text.replace(/\S+:\d+#[0-9a-f…]*/g, (node) => this.of(node));
   }
 
   colour(node) {

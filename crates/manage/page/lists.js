@@ -54,7 +54,7 @@ export class Leases {
       if (!row) continue;
       const left = lease.remaining_ms === null ? null : lease.remaining_ms - passed;
       say(row.parts.left, !lease.holder ? "" : left === null ? "deadline not known"
-        : left > 0 ? `${(left / 1000).toFixed(0)} s of ${lasting(lease.ttl_ms)} left` : "overdue");
+        : left > 0 ? `${(left / 1000).toFixed(1)} of ${lasting(lease.ttl_ms)} left` : "overdue");
       row.dataset.overdue = lease.holder && left !== null && left <= 0 ? "yes" : "no";
     }
   }

@@ -1,6 +1,6 @@
 // The nodes, drawn so that a split looks split: each side is an island of its own.
 
-import { $, IN, clock, keyed, make, makeSvg, say } from "./common.js";
+import { $, IN, clock, isClient, keyed, make, makeSvg, say } from "./common.js";
 
 /**
  * The sides of a cluster: groups of members that are in touch. Two are on one side if neither says
@@ -106,8 +106,7 @@ export class NodeMap {
   #cuts = this.#svg.appendChild(makeSvg("path", { class: "cut" }));
   #nodes = this.#svg.appendChild(makeSvg("g"));
 
-  draw(cluster, names, hosts) {
-    const found = sides(cluster);
+  draw(cluster, found, names, hosts) {
     const out = cluster.nodes.filter((node) => !IN.has(node.status));
     const width = Math.max(280, this.#svg.clientWidth);
     const islands = found.sides.map((nodes) => island(nodes, width, "side"));
@@ -141,10 +140,11 @@ export class NodeMap {
       for (const key of ["x", "y", "width", "height"]) rect.setAttribute(key, one[key]);
       text.setAttribute("x", one.x + one.width / 2);
       text.setAttribute("y", one.y + 20);
-      const here = one.nodes.some((node) => node.node === cluster.me);
+      const count = one.nodes.filter((node) => !isClient(node)).length;
+      const here = one.nodes.some((node) => node.node === cluster.me) ? ", this node’s" : "";
+      const client = count < one.nodes.length ? ", with the client" : "";
       say(text, one.kind === "out" ? "out of the cluster"
-        : found.sides.length > 1 ? `side of ${one.nodes.length}${here ? ", this node’s" : ""}`
-        : `${one.nodes.length} in touch`);
+        : found.sides.length > 1 ? `side of ${count}${here}${client}` : `${count} in touch${client}`);
     });
   }
 

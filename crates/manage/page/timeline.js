@@ -10,8 +10,10 @@ export class Timeline {
   #events = [];
   #fresh = [];
   #paused = false;
+  #names;
 
-  constructor() {
+  constructor(names) {
+    this.#names = names;
     $("pause").addEventListener("click", () => this.#pause(!this.#paused));
     $("search").addEventListener("input", () => this.#render());
   }
@@ -37,9 +39,9 @@ export class Timeline {
     this.#events.push(...fresh);
     if (this.#events.length > KEPT) this.#events.splice(0, this.#events.length - KEPT);
     const words = this.#words();
-    const rows = fresh.filter((event) => matches(event, words)).slice(-SHOWN).reverse();
+    const rows = fresh.filter((event) => this.#matches(event, words)).slice(-SHOWN).reverse();
     const list = $("events");
-    list.prepend(...rows.map((event) => row(event)));
+    list.prepend(...rows.map((event) => row(event, this.#names)));
     while (list.children.length > SHOWN) list.lastChild.remove();
     this.#count();
   }
@@ -60,17 +62,25 @@ export class Timeline {
     const words = this.#words();
     const rows = [];
     for (let i = this.#events.length - 1; i >= 0 && rows.length < SHOWN; i--) {
-      if (matches(this.#events[i], words)) rows.push(row(this.#events[i]));
+      if (this.#matches(this.#events[i], words)) rows.push(row(this.#events[i], this.#names));
     }
     $("events").replaceChildren(...rows);
     this.#count();
+  }
+
+  /** Whether all words are in it, as it is shown or as it was said. */
+  #matches(event, words) {
+    if (words.length === 0) return true;
+    const parts = [event.kind, event.text, this.#names.inText(event.text), event.reason, event.node];
+    const text = parts.join(" ").toLowerCase();
+    return words.every((word) => text.includes(word));
   }
 
   #count() {
     const words = this.#words();
     const parts = [];
     if (words.length) {
-      const found = this.#events.reduce((sum, event) => sum + matches(event, words), 0);
+      const found = this.#events.reduce((sum, event) => sum + this.#matches(event, words), 0);
       parts.push(`${found} of ${this.#events.length}`);
     }
     if (this.#paused) parts.push(this.#fresh.length ? `paused, ${this.#fresh.length} new` : "paused");
@@ -79,18 +89,13 @@ export class Timeline {
 
 }
 
-function row(event) {
+function row(event, names) {
   const element = make("li", event.kind === "fault" ? "fault" : "");
   const time = make("time", "", clock(event.time_ms));
   if (event.time_ms) time.dateTime = new Date(event.time_ms).toISOString();
-  element.append(time, make("span", "event-kind", event.kind), make("span", "event-text", event.text));
+  element.append(time, make("span", "event-kind", event.kind), make("span", "event-text", names.inText(event.text)));
   if (event.reason) element.append(make("span", "reason", event.reason));
-  if (event.node) element.title = event.node;
+  element.title = event.text;
   return element;
 }
 
-function matches(event, words) {
-  if (words.length === 0) return true;
-  event.text_lower ??= `${event.kind} ${event.text} ${event.reason ?? ""} ${event.node ?? ""}`.toLowerCase();
-  return words.every((word) => event.text_lower.includes(word));
-}
