@@ -82,9 +82,8 @@ fn the_page_of_the_demonstration_shows_what_its_buttons_do() {
     assert!(page.press("kill", "{\"whom\":\"9\"}", Some(&page.token)).contains("400"));
     let (first, before) = page.holder().unwrap();
     assert!(page.press("kill", "{\"whom\":\"holder\"}", Some(&page.token)).contains("202"));
-    let (next, after) = until("another holder", SOON, || {
-        page.holder().filter(|(holder, _)| *holder != first)
-    });
+    let (next, after) =
+        until("another holder", SOON, || page.holder().filter(|(holder, _)| *holder != first));
     assert!(next != first && after > before, "{first} {before:?}, {next} {after:?}");
     until("the timeline to say why", SOON, || {
         page.timeline().iter().any(|entry| entry["reason"] == "expired").then_some(())

@@ -149,6 +149,14 @@ pub struct Kind {
     pub nodes: Vec<String>,
     /// For each shard the index of its node in `nodes`, or -1.
     pub map: Vec<i32>,
+    /// How many shards are on the node that answers.
+    pub hosted: usize,
+    /// How many entities are there.
+    pub entities: usize,
+    /// How many messages wait there until their shard has a place.
+    pub waiting: usize,
+    /// Why that node does not coordinate, and hosts nothing, if that is so.
+    pub why_not: Option<String>,
 }
 
 /// Something that happened.

@@ -43,9 +43,7 @@ mod routes;
 mod settings;
 pub mod sight;
 
-pub use manage::{
-    Boxed, Change, Changed, Manage, ManageError, Managed, Refused, Running, Shards, serve,
-};
+pub use manage::{Boxed, Change, Changed, Manage, ManageError, Managed, Refused, Running, serve};
 pub use recorder::{InstallError, Recorder};
 pub use routes::{ROUTES, Route};
 pub use settings::{Settings, Token};

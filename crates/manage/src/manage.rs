@@ -10,12 +10,13 @@ use serde::{Deserialize, Serialize};
 use tenure_cluster::Cluster;
 use tenure_cluster::messaging::Message;
 use tenure_lease::{Lease, Moment};
+use tenure_sharding::{NotCoordinator, Sharding};
 use tenure_singleton::{HandOverError, Proxy, Status};
 
 use crate::board::Board;
 use crate::document;
 use crate::driver::{self, Stop};
-use crate::{Recorder, Settings, Token};
+use crate::{Recorder, Settings, Token, sight};
 
 /// The management API of one node, to be started.
 #[must_use = "nothing listens before it is started"]
@@ -26,7 +27,7 @@ pub struct Manage {
     wrong: Option<ManageError>,
     pub(crate) singletons: Vec<Box<dyn Watched>>,
     pub(crate) leases: Vec<(Lease, Option<String>)>,
-    pub(crate) shards: Vec<Arc<dyn Shards>>,
+    pub(crate) shards: Vec<Box<dyn Sharded>>,
     pub(crate) metrics: Option<Recorder>,
 }
 
@@ -116,9 +117,9 @@ impl Manage {
         self
     }
 
-    /// Shows these shards, and lets operators have them rebalanced.
-    pub fn shards(mut self, shards: impl Shards) -> Self {
-        self.shards.push(Arc::new(shards));
+    /// Shows where the shards of this kind are, and lets operators have them evened out.
+    pub fn sharding<M: Message>(mut self, sharding: &Sharding<M>) -> Self {
+        self.shards.push(Box::new(sharding.clone()));
         self
     }
 
@@ -138,7 +139,7 @@ impl Manage {
         let (board, managed, looked, stop) = driver::watch(self);
         let (address, tls, door) =
             driver::listen(settings, board, managed, metrics, looked).await?;
-        Ok(Running { address, tls, stops: vec![door, stop] })
+        Ok(Running { address, tls, _stops: vec![door, stop] })
     }
 }
 
@@ -152,7 +153,7 @@ pub async fn serve(
 ) -> Result<Running, ManageError> {
     let looked = driver::Looked::default();
     let (address, tls, stop) = driver::listen(settings, board, managed, metrics, looked).await?;
-    Ok(Running { address, tls, stops: vec![stop] })
+    Ok(Running { address, tls, _stops: vec![stop] })
 }
 
 /// It listens; dropping this ends it.
@@ -161,7 +162,7 @@ pub async fn serve(
 pub struct Running {
     address: SocketAddr,
     tls: bool,
-    stops: Vec<Stop>,
+    _stops: Vec<Stop>,
 }
 
 impl Running {
@@ -233,13 +234,26 @@ pub trait Managed: Send + Sync + 'static {
 /// What comes later.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Where the shards of one kind are, for the page; and how to have them moved.
-pub trait Shards: Send + Sync + 'static {
+/// The entities of one kind, whatever their messages are.
+pub(crate) trait Sharded: Send + Sync {
+    fn kind(&self) -> &str;
     /// As far as this node knows.
     fn look(&self) -> document::Kind;
+    fn rebalance(&self) -> Result<(), NotCoordinator>;
+}
 
-    /// Have some moved to where fewer are. Says what is under way; if nothing can be, why.
-    fn rebalance(&self) -> Boxed<'_, Result<String, String>>;
+impl<M: Message> Sharded for Sharding<M> {
+    fn kind(&self) -> &str {
+        self.kind()
+    }
+
+    fn look(&self) -> document::Kind {
+        sight::shards(self.kind(), self.status())
+    }
+
+    fn rebalance(&self) -> Result<(), NotCoordinator> {
+        self.rebalance()
+    }
 }
 
 /// A singleton, whatever its messages are.

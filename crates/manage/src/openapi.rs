@@ -289,7 +289,8 @@ fn schemas() -> Value {
         "Shards": whole("kinds", "Kind"),
         "Kind": object(&[
             ("kind", &text), ("count", &number), ("coordinator", &maybe), ("nodes", &texts),
-            ("map", &list(&json!({"type": "integer", "minimum": -1}))),
+            ("map", &list(&json!({"type": "integer", "minimum": -1}))), ("hosted", &number),
+            ("entities", &number), ("waiting", &number), ("why_not", &maybe),
         ]),
     })
 }
@@ -353,9 +354,9 @@ mod tests {
             served.remove("time_ms");
             assert_eq!(written, served, "{name}");
         };
-        same("Cluster", to_value(&document::Cluster::default()));
-        same("Node", to_value(&document::Node::default()));
-        same("Downing", to_value(&document::Downing::default()));
+        same("Cluster", to_value(document::Cluster::default()));
+        same("Node", to_value(document::Node::default()));
+        same("Downing", to_value(document::Downing::default()));
         let text = String::new;
         same("Cut", to_value(&document::Cut { from: text(), to: text() }));
         let decision = document::Decision {
@@ -367,7 +368,7 @@ mod tests {
         };
         same("Decision", to_value(&decision));
         let sight = crate::sight::LeaseSight::new("a", "file", None, std::time::Duration::ZERO);
-        same("Lease", to_value(&sight.document()));
+        same("Lease", to_value(sight.document()));
         let singleton = document::Singleton {
             name: text(),
             host: None,
@@ -383,6 +384,10 @@ mod tests {
             coordinator: None,
             nodes: vec![],
             map: vec![],
+            hosted: 0,
+            entities: 0,
+            waiting: 0,
+            why_not: None,
         };
         same("Kind", to_value(&kind));
         let changed = crate::Changed { change: text(), node: None, text: text() };

@@ -106,6 +106,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Metric> {
         .iter()
         .chain(tenure_cluster::telemetry::all())
         .chain(tenure_singleton::telemetry::METRICS)
+        .chain(tenure_sharding::telemetry::METRICS)
 }
 
 impl metrics::Recorder for Recorder {

@@ -214,6 +214,30 @@ fn outcome(survives: bool) -> &'static str {
     if survives { "survive" } else { "down_self" }
 }
 
+/// What a node knows of the shards of one kind.
+pub(crate) fn shards(kind: &str, status: tenure_sharding::Status) -> document::Kind {
+    let nodes: BTreeSet<&Node> = status.homes.iter().map(|(_, node)| node).collect();
+    let nodes: Vec<&Node> = nodes.into_iter().collect();
+    let mut map = vec![-1; status.shards as usize];
+    for (shard, node) in &status.homes {
+        let index = nodes.binary_search(&node).ok().and_then(|it| i32::try_from(it).ok());
+        if let (Some(place), Some(index)) = (map.get_mut(shard.0 as usize), index) {
+            *place = index;
+        }
+    }
+    document::Kind {
+        kind: kind.into(),
+        count: map.len(),
+        coordinator: status.coordinator.map(|(node, _)| node.to_string()),
+        nodes: nodes.into_iter().map(Node::to_string).collect(),
+        map,
+        hosted: status.hosted.len(),
+        entities: status.entities,
+        waiting: status.waiting,
+        why_not: status.why_not,
+    }
+}
+
 /// The member with this address, or with this address and incarnation.
 pub fn find(view: &View, text: &str) -> Result<Node, String> {
     let alive = view.members().filter(|(_, member)| member.status < Status::Down);

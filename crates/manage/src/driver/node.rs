@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::{Looked, Stop, now};
 use crate::board::{Board, Note};
 use crate::document::EntryKind;
-use crate::manage::{Boxed, Change, Changed, Manage, Managed, Refused, Shards, Watched};
+use crate::manage::{Boxed, Change, Changed, Manage, Managed, Refused, Sharded, Watched};
 use crate::sight::{ClusterSight, LeaseSight, find};
 
 /// Begins to watch.
@@ -206,7 +206,7 @@ async fn read(lease: &Lease) -> Result<Option<tenure_lease::Record>, String> {
 pub(super) struct Node {
     cluster: Cluster,
     singletons: Vec<Box<dyn Watched>>,
-    shards: Vec<Arc<dyn Shards>>,
+    shards: Vec<Box<dyn Sharded>>,
 }
 
 impl Managed for Node {
@@ -254,12 +254,13 @@ impl Node {
                 changed("hand_over", Some(next.to_string()), text)
             }
             Change::Rebalance(kind) => {
-                let found = self.shards.iter().find(|it| it.look().kind == kind);
+                let found = self.shards.iter().find(|it| it.kind() == kind);
                 let shards = found.ok_or_else(|| {
                     Refused::NotFound(format!("{kind:?} is no kind of shards that this node shows"))
                 })?;
-                let text = shards.rebalance().await.map_err(Refused::NotNow)?;
-                changed("rebalance", None, text)
+                shards.rebalance().map_err(|it| Refused::NotNow(it.to_string()))?;
+                let me = self.cluster.me().to_string();
+                changed("rebalance", Some(me), format!("the shards of {kind} are evened out"))
             }
             Change::Demo(_) => Err(Refused::NotFound("this is no demonstration".into())),
         }

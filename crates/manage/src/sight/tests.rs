@@ -140,3 +140,21 @@ fn a_lease_runs_towards_its_deadline_and_is_told_when_it_moves() {
     let (note, ..) = saw(114, Ok(Some(record(3, "v5", Some("a")))));
     assert_eq!(note.unwrap().1, None);
 }
+
+#[test]
+fn shards_are_a_map_of_indexes_into_who_has_some() {
+    let homes = [(0, "b"), (2, "a"), (3, "b")];
+    let status = tenure_sharding::Status {
+        coordinator: Some((node("a"), 7)),
+        shards: 4,
+        homes: homes.map(|(shard, name)| (tenure_sharding::Shard(shard), node(name))).into(),
+        hosted: vec![(tenure_sharding::Shard(2), Token { term: 7, step: 1 })],
+        entities: 9,
+        ..tenure_sharding::Status::default()
+    };
+    let kind = shards("cart", status);
+    assert_eq!(kind.nodes, [node("a").to_string(), node("b").to_string()]);
+    assert_eq!((kind.count, kind.map), (4, vec![1, -1, 0, 1]));
+    assert_eq!(kind.coordinator, Some(node("a").to_string()));
+    assert_eq!((kind.hosted, kind.entities, kind.waiting), (1, 9, 0));
+}

@@ -12,10 +12,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-pub const READ: &str = "a-token-that-may-read";
-pub const WRITE: &str = "a-token-that-may-write";
+pub(crate) const READ: &str = "a-token-that-may-read";
+pub(crate) const WRITE: &str = "a-token-that-may-write";
 
-pub async fn nodes(count: usize) -> (Store, Vec<Cluster>) {
+pub(crate) async fn nodes(count: usize) -> (Store, Vec<Cluster>) {
     let store = Store::new(MemoryStore::default());
     let sockets: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let addresses: Vec<_> = sockets.iter().map(|it| it.local_addr().unwrap().to_string()).collect();
@@ -43,36 +43,42 @@ pub async fn nodes(count: usize) -> (Store, Vec<Cluster>) {
 }
 
 /// With both tokens.
-pub fn manage(cluster: &Cluster) -> Manage {
+pub(crate) fn manage(cluster: &Cluster) -> Manage {
     Manage::new(cluster).listen("127.0.0.1:0").read_token(READ).write_token(WRITE)
 }
 
 /// What came back.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub status: u16,
     pub head: String,
     pub body: String,
 }
 
 impl Answer {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
     /// The sentence of an error.
-    pub fn error(&self) -> String {
+    pub(crate) fn error(&self) -> String {
         self.json()["error"].as_str().unwrap_or_else(|| panic!("{self:?}")).to_owned()
     }
 }
 
-pub async fn ask(to: SocketAddr, method: &str, path: &str, headers: &str, body: &str) -> Answer {
+pub(crate) async fn ask(
+    to: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> Answer {
     let stream = TcpStream::connect(to).await.unwrap();
     soon(converse(stream, to, method, path, headers, body)).await.expect("an answer")
 }
 
 /// None if the other end hung up.
-pub async fn converse(
+pub(crate) async fn converse(
     mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
     to: SocketAddr,
     method: &str,
@@ -92,18 +98,18 @@ pub async fn converse(
     let text = String::from_utf8(bytes).unwrap();
     let (head, body) = text.split_once("\r\n\r\n")?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-    Answer {
+    Some(Answer {
         status: status.unwrap_or_else(|| panic!("{head}")),
         head: head.into(),
         body: body.into(),
-    }
+    })
 }
 
-pub async fn get(to: &Running, path: &str, token: &str) -> Answer {
+pub(crate) async fn get(to: &Running, path: &str, token: &str) -> Answer {
     ask(to.address(), "GET", path, &bearer(token), "").await
 }
 
-pub async fn post(to: &Running, path: &str, token: &str, body: &str) -> Answer {
+pub(crate) async fn post(to: &Running, path: &str, token: &str, body: &str) -> Answer {
     let headers = format!("{}Content-Type: application/json\r\n", bearer(token));
     ask(to.address(), "POST", path, &headers, body).await
 }
@@ -112,11 +118,11 @@ fn bearer(token: &str) -> String {
     if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") }
 }
 
-pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(60), future).await.expect("within a minute")
 }
 
-pub async fn until(what: &str, holds: impl Fn() -> bool) {
+pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
     let waited = timeout(Duration::from_secs(60), async {
         while !holds() {
             sleep(Duration::from_millis(10)).await;
@@ -126,7 +132,7 @@ pub async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 /// Asks again until it holds.
-pub async fn eventually(
+pub(crate) async fn eventually(
     what: &str,
     to: &Running,
     path: &str,

@@ -68,6 +68,8 @@ pub(super) struct Control<M: Message> {
     pub(super) handed_over: Option<Moment>,
     /// When something last came for a shard that is not here.
     pub(super) arrived_at: Moment,
+    /// When metrics are to be told next what passes here.
+    pub(super) traffic_at: Moment,
     over: watch::Sender<bool>,
 }
 
@@ -130,6 +132,7 @@ impl<M: Message> Control<M> {
             out: false,
             handed_over: None,
             arrived_at: Moment::ZERO,
+            traffic_at: Moment::ZERO,
             over,
             shared,
         }
@@ -138,7 +141,8 @@ impl<M: Message> Control<M> {
     pub(super) async fn run(mut self, mut incoming: Incoming<M>) {
         let Incoming { events, letters, leaving } = &mut incoming;
         let (mut deaf, mut asked) = (false, false);
-        let routes = self.shared.routes.clone();
+        let shared = self.shared.clone();
+        let routes = &shared.routes;
         loop {
             self.attend();
             let mut holding = self.guard.holding();
@@ -150,6 +154,8 @@ impl<M: Message> Control<M> {
             }
             if ended && idle {
                 if self.out {
+                    self.traffic_at = Moment::ZERO; // For the last time.
+                    self.say();
                     self.over.send_replace(true);
                     return;
                 }
@@ -179,6 +185,7 @@ impl<M: Message> Control<M> {
                 },
                 Some(event) = events.recv(), if !ended => self.event(event),
                 () = routes.drained() => {}
+                () = shared.rebalance.notified() => self.rebalance(),
                 () = tokio::task::yield_now(), if !self.own.is_empty() => {}
                 () = until(wake) => {}
             }
@@ -245,6 +252,12 @@ impl<M: Message> Control<M> {
                     self.region.hurry(now);
                 }
             }
+        }
+    }
+
+    fn rebalance(&mut self) {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.rebalance_now(Moment::now());
         }
     }
 
@@ -375,7 +388,7 @@ impl<M: Message> Control<M> {
         let pending = self.shards.values().any(|running| !running.pending.is_empty());
         let goes = self.handed_over.is_some() && !*self.over.borrow();
         let retry = if pending || goes { Moment::now() + RETRY } else { Moment::NEVER };
-        self.region.next_wake().min(coordinator).min(retry)
+        self.region.next_wake().min(coordinator).min(retry).min(self.traffic_at)
     }
 }
 
