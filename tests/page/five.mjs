@@ -176,6 +176,7 @@ export class Five {
     this.mock.docs.shards = { kinds: [{
       kind: "cart", count: 64, coordinator: hosts[0] ?? null, nodes: hosts,
       map: Array.from({ length: 64 }, (_, shard) => shard % hosts.length),
+      hosted: 0, entities: 0, waiting: 0, why_not: null,
     }] };
     this.mock.touch("cluster", "leases", "singletons", "shards");
   }

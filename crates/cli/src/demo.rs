@@ -116,7 +116,8 @@ async fn run(args: Args) -> Result<ExitCode, Failure> {
     let ttl = args.ttl.max(info.ttl_min);
     let timing = Settings::new(ttl);
     timing.check_for(&info)?;
-    let (stage, news) = Stage::new(directory, url, ttl, nodes)?;
+    let (mut stage, news) = Stage::new(directory, url, ttl, nodes)?;
+    stage.managed = args.page.is_some();
     let page = match &args.page {
         Some(listen) => Some(Page::open(listen, nodes, store, ttl).await?),
         None => None,

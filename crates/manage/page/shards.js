@@ -69,6 +69,9 @@ class Kind {
       counts.length === 0 ? null : least === most ? `${least} each` : `${least} to ${most} each`,
       nowhere ? `${nowhere} nowhere` : null,
       doc.coordinator ? `coordinator ${names.of(doc.coordinator)}` : "no coordinator",
+      doc.hosted ? `${doc.hosted} here, with ${doc.entities.toLocaleString("en")} entities` : null,
+      doc.waiting ? `messages that wait here: ${doc.waiting}` : null,
+      doc.why_not ? `not here: ${doc.why_not}` : null,
     ].filter(Boolean).join(" · "));
     const shown = doc.nodes.length > 12 ? [] : doc.nodes.map((node, i) => ({ node, count: counts[i] }));
     keyed(this.#legend, shown, ({ node }) => node, () => {

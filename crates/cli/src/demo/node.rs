@@ -14,6 +14,7 @@ use tenure_cluster::transport::Switch;
 use tenure_cluster::{Address, Cluster, Ending, Node, Settings};
 use tenure_lease::fence::FenceError;
 use tenure_lease::{Lease, Store, Token};
+use tenure_manage::{Manage, Recorder};
 use tenure_singleton::{BoxError, Hosted, Singletons as _, StopReason};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 use tokio::sync::watch;
@@ -45,6 +46,9 @@ pub(crate) struct Args {
     number: usize,
     #[arg(long, value_parser = duration::parse)]
     ttl: Duration,
+    /// Serve its own management API, to be read on this machine.
+    #[arg(long)]
+    manage: bool,
 }
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
@@ -59,6 +63,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 async fn run(args: &Args) -> Result<ExitCode, Failure> {
+    // Before anything is measured.
+    let recorder = args.manage.then(Recorder::install).transpose();
+    let recorder = recorder.map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
     let outage = Outage::new(&args.store.open().await?);
     let store = Store::new(outage.clone());
     let switch = Switch::default();
@@ -71,15 +78,25 @@ async fn run(args: &Args) -> Result<ExitCode, Failure> {
         number: args.number,
         busy: Arc::new(watch::Sender::new(false)),
     };
+    let mut manage = Manage::new(&cluster).listen("127.0.0.1:0");
     if args.number > 0 {
         let (lease, work) = (lease(args, &store, LEASE), worker.clone());
-        cluster
+        let proxy = cluster
             .singleton(LEDGER)
-            .lease(lease)
+            .lease(lease.clone())
             .role(WORKER)
             .run(move |hosted| work.clone().work(hosted))
             .map_err(|error| failed(&error))?;
+        manage = manage.lease(&lease, Some(&format!("singleton {LEDGER}"))).singleton(&proxy);
     }
+    let _managed = match recorder {
+        Some(recorder) => {
+            let running = manage.metrics(recorder).start().await.map_err(|error| failed(&error))?;
+            say(&Report::Listens(running.url()));
+            Some(running)
+        }
+        None => None,
+    };
     let orders = Orders {
         lines: BufReader::new(tokio::io::stdin()).lines(),
         cluster: &cluster,

@@ -259,7 +259,9 @@ fn demo(show: &Show) -> serde_json::Value {
                 State::Leaves => ("leaves", None),
                 State::Gone(why) => ("gone", Some(*why)),
             };
-            json!({"number": number, "address": address(&number), "state": state, "why": why})
+            // Each has a page of its own, as long as it runs: what this one node knows.
+            let url = show.urls.get(&number).filter(|_| state != "gone");
+            json!({"number": number, "address": address(&number), "state": state, "why": why, "url": url})
         })
         .collect();
     let holder = show.history.holder(Moment::now()).map(|work| work.node);

@@ -26,6 +26,8 @@ pub(super) struct Show {
     pub(super) views: BTreeMap<usize, Sees>,
     /// How each process last called itself.
     pub(super) names: BTreeMap<usize, String>,
+    /// Where each serves its own management API.
+    pub(super) urls: BTreeMap<usize, String>,
     pub(super) jobs: Jobs,
     pub(super) refused: u64,
     /// What happened lately, with times.
@@ -83,6 +85,7 @@ impl Show {
             began: None,
             views: BTreeMap::new(),
             names: BTreeMap::new(),
+            urls: BTreeMap::new(),
             jobs: Jobs::default(),
             refused: 0,
             events: VecDeque::new(),
@@ -185,6 +188,7 @@ impl Show {
             What::Said(Report::Silence { from, to }) => {
                 self.history.silence(Moment::from_nanos(from), Moment::from_nanos(to));
             }
+            What::Said(Report::Listens(url)) => drop(self.urls.insert(from, url)),
             What::Said(Report::Trouble(text)) => self.note(Kind::Other, text),
         }
         Ok(())

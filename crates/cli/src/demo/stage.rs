@@ -25,6 +25,8 @@ pub(super) struct Stage {
     store: String,
     ttl: Duration,
     addresses: Vec<Address>,
+    /// Whether nodes serve their own management API.
+    pub(super) managed: bool,
     pub(super) actors: Vec<Actor>,
     /// The sides that do not reach each other; none while the network is whole.
     pub(super) sides: Vec<Vec<usize>>,
@@ -92,7 +94,7 @@ impl Stage {
             .collect();
         let addresses = addresses(nodes + 1);
         let (sides, without_store) = (Vec::new(), BTreeSet::new());
-        let stage = Self { directory, store, ttl, addresses, actors, sides, without_store, news };
+        let stage = Self { directory, store, ttl, addresses, managed: false, actors, sides, without_store, news };
         Ok((stage, received))
     }
 
@@ -137,6 +139,7 @@ impl Stage {
             .args(["--addresses", &addresses.join(",")])
             .args(["--number", &number.to_string()])
             .args(["--ttl", &format!("{}ms", self.ttl.as_millis())])
+            .args(self.managed.then_some("--manage"))
             // It may have a password in it, and arguments can be seen by everybody.
             .env("TENURE_LEASE", &self.store)
             .stdin(Stdio::piped())

@@ -41,6 +41,8 @@ pub(super) enum Report {
     Jobs { sent: u64, acknowledged: u64, finished: bool },
     /// The client heard of no job being done for a while.
     Silence { from: u64, to: u64 },
+    /// Its own management API is here.
+    Listens(String),
     /// Something to show as it is.
     Trouble(String),
 }
