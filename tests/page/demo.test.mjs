@@ -7,12 +7,15 @@ import { launch, open, until } from "./browser.mjs";
 import { start } from "./demo.mjs";
 
 const SHOTS = process.env.TENURE_PAGE_SHOTS;
-let browser, demo, page;
+let browser, demo, page, phone;
 before(async () => {
   browser = await launch();
   demo = await start("--nodes", "5");
-  page = await open(browser, demo.url);
+  // Nothing glides, so that a picture can be taken at once.
+  page = await open(browser, demo.url, { reducedMotion: "reduce", colorScheme: "light" });
   page.setDefaultTimeout(40_000);
+  const small = { viewport: { width: 360, height: 740 }, deviceScaleFactor: 2 };
+  if (SHOTS) phone = await open(browser, demo.url, { ...small, reducedMotion: "reduce", colorScheme: "dark" });
 });
 after(async () => {
   await browser.close();
@@ -25,17 +28,7 @@ const ledger = () => page.evaluate(() => {
   return { holder: row.querySelector(".holder").textContent, term: Number(row.querySelector("code").textContent.split(".")[0]) };
 });
 
-/** Once in each of these ways, after whatever glides has arrived. */
-async function shoot(...pictures) {
-  if (!SHOTS) return;
-  for (const [name, colorScheme, width] of pictures) {
-    await page.emulateMedia({ colorScheme });
-    await page.setViewportSize({ width, height: width < 600 ? 740 : 900 });
-    await page.waitForTimeout(700);
-    await page.screenshot({ path: `${SHOTS}/${name}.png`, fullPage: true });
-  }
-  await page.setViewportSize({ width: 1200, height: 900 });
-}
+const shoot = (page, name) => SHOTS && page.screenshot({ path: `${SHOTS}/${name}.png`, fullPage: true });
 
 test("five nodes are up, and one of them works", async () => {
   await until(page, "#summary", whole);
@@ -44,19 +37,16 @@ test("five nodes are up, and one of them works", async () => {
   assert.equal(await page.locator(".island").count(), 1);
   await until(page, "#lease-list", /demo\.ledger.*held by node-\d/);
   assert.ok(!page.url().includes("token"), "the token has left the address");
-  await shoot(["page-light", "light", 1200]);
+  await shoot(page, "page-light");
 });
 
 test("a cut looks like two groups, and the smaller one is out, with the sentence why", async () => {
   await page.fill("#sides", "1,2 | 3,4,5");
-  // While the store does not answer nobody decides, and pictures can be taken.
-  if (SHOTS) await page.click("text=Store off for all");
   await page.click("text=Cut");
   // It is settled soon: what is to be seen of it is looked at in one go.
   await page.waitForFunction(() => document.querySelectorAll(".island.side").length === 2
     && /^Split into 2 sides: .*node-1, node-2/.test(document.getElementById("sides-text").textContent));
-  await shoot(["page-split-light", "light", 1200], ["page-phone", "dark", 360]);
-  if (SHOTS) await page.click("text=Store on");
+  await Promise.all([shoot(page, "page-split-light"), shoot(phone, "page-phone")]);
   await until(page, "#summary", /^3 up · 2 (down|outside|gone)/);
   await page.waitForSelector(".island.out");
   await until(page, "#decision", /down: node-1, node-2/);
@@ -67,7 +57,8 @@ test("a cut looks like two groups, and the smaller one is out, with the sentence
   assert.deepEqual(out.sort(), ["node-1", "node-2"]);
   await until(page, "#singleton-list", /on node-[345]/);
   await page.click("#nodes-all summary");
-  await shoot(["page-downed-dark", "dark", 1200]);
+  await page.emulateMedia({ colorScheme: "dark" });
+  await shoot(page, "page-downed-dark");
 });
 
 test("healed, and what is gone started again, all five are up", async () => {
@@ -96,6 +87,6 @@ test("a killed holder is succeeded: another holder, a higher token, and why", as
     const events = [...document.querySelectorAll("#events li")].map((event) => event.textContent);
     return events.slice(0, events.findIndex((text) => /kill/.test(text))).some((text) => /expired/.test(text));
   });
-  await shoot(["page-killed-dark", "dark", 1200]);
+  await shoot(page, "page-killed-dark");
   assert.deepEqual(page.wrong, []);
 });

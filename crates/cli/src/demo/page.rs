@@ -108,13 +108,18 @@ impl Page {
                 for number in &decided.down {
                     self.why.insert(*number, decided.reason.clone());
                 }
-                self.last = Some(Decision {
-                    time_ms: at(&event),
-                    by: event.node.map(|number| node(show, number)),
-                    outcome: event.reason.clone().unwrap_or_default(),
-                    down: decided.down.iter().map(|number| node(show, *number)).collect(),
-                    text: decided.reason.clone(),
-                });
+                let by = event.node.map(|number| node(show, number));
+                // The side that ends says so, too; what the other one decided is the whole story.
+                let told = |last: &Decision| by.as_ref().is_some_and(|by| last.down.contains(by));
+                if !self.last.as_ref().is_some_and(told) {
+                    self.last = Some(Decision {
+                        time_ms: at(&event),
+                        by,
+                        outcome: event.reason.clone().unwrap_or_default(),
+                        down: decided.down.iter().map(|number| node(show, *number)).collect(),
+                        text: decided.reason.clone(),
+                    });
+                }
             }
             let note = Note::new(kind, event.text.clone());
             let node = event.node.map(|number| node(show, number));

@@ -94,7 +94,17 @@ impl Stage {
             .collect();
         let addresses = addresses(nodes + 1);
         let (sides, without_store) = (Vec::new(), BTreeSet::new());
-        let stage = Self { directory, store, ttl, addresses, managed: false, actors, sides, without_store, news };
+        let stage = Self {
+            directory,
+            store,
+            ttl,
+            addresses,
+            managed: false,
+            actors,
+            sides,
+            without_store,
+            news,
+        };
         Ok((stage, received))
     }
 
