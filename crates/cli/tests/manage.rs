@@ -78,7 +78,7 @@ fn the_page_of_the_demonstration_shows_what_its_buttons_do() {
     let page = Page { url, token };
     until("three workers and a client to be up", SOON, || (page.up() == 3).then_some(()));
     until("the worker to work", SOON, || page.holder());
-    assert!(page.press("kill", "{\"whom\":\"holder\"}", None).contains("403"));
+    assert!(page.press("kill", "{\"whom\":\"holder\"}", None).contains("401"));
     assert!(page.press("kill", "{\"whom\":\"9\"}", Some(&page.token)).contains("400"));
     let (first, before) = page.holder().unwrap();
     assert!(page.press("kill", "{\"whom\":\"holder\"}", Some(&page.token)).contains("202"));
