@@ -9,10 +9,12 @@ mod kubernetes_support;
 mod server;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_lease::Store;
 use tenure_testkit::conformance::{Factory as _, block_on};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use kubernetes_support::{Cluster, NAMESPACE};
@@ -63,57 +65,76 @@ fn without_any_one_verb_something_breaks() {
         return;
     };
     block_on(async {
-        let all: Vec<&str> = DEEDS.iter().map(|(verb, _)| *verb).collect();
-        let whole = account(&cluster, "roles-all", &all).await;
+        let cluster = Arc::new(cluster);
+        let without = |verb: &str| DEEDS.iter().map(|it| it.0).filter(|it| *it != verb).collect();
+        let mut accounts: Vec<(String, Vec<&str>)> = vec![("roles-all".into(), without(""))];
+        accounts.extend(DEEDS.map(|(verb, _)| (format!("roles-no-{verb}"), without(verb))));
+        allow(&cluster, &accounts).await;
+        let mut tried = JoinSet::new();
         for (verb, deed) in DEEDS {
-            let done = deed.is_done(&cluster, &whole).await;
-            assert!(done, "with all verbs it cannot {deed:?}");
-            let others: Vec<&str> = all.iter().copied().filter(|other| *other != verb).collect();
-            let less = account(&cluster, &format!("roles-no-{verb}"), &others).await;
-            let done = deed.is_done(&cluster, &less).await;
-            assert!(!done, "without {verb} it still can {deed:?}: nobody needs {verb}");
-            println!("without {verb} it cannot {deed:?}");
+            let cluster = cluster.clone();
+            tried.spawn(async move {
+                let whole = account(&cluster, "roles-all").await;
+                let less = account(&cluster, &format!("roles-no-{verb}")).await;
+                let (done, without) =
+                    tokio::join!(deed.is_done(&cluster, &whole), deed.is_done(&cluster, &less));
+                assert!(done, "with all verbs it cannot {deed:?}");
+                assert!(!without, "without {verb} it still can {deed:?}: nobody needs {verb}");
+                println!("without {verb} it cannot {deed:?}");
+            });
         }
+        tried.join_all().await;
     });
 }
 
-/// A store as a service account that may do this to leases, and nothing else.
-async fn account(cluster: &Cluster, name: &str, verbs: &[&str]) -> Store {
-    let text = format!(
-        "{{apiVersion: v1, kind: ServiceAccount, metadata: {{name: {name}}}}}
+/// Makes service accounts that may do this to leases, and nothing else.
+async fn allow(cluster: &Cluster, accounts: &[(String, Vec<&str>)]) {
+    let (mut rules, mut reviews, mut count) = (String::new(), String::new(), 0);
+    for (name, verbs) in accounts {
+        let list = verbs.join(", ");
+        rules += &format!(
+            "---
+{{apiVersion: v1, kind: ServiceAccount, metadata: {{name: {name}}}}}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: {{name: {name}}}
-rules: [{{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [{}]}}]
+rules: [{{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [{list}]}}]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata: {{name: {name}}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: {name}}}
 subjects: [{{kind: ServiceAccount, name: {name}, namespace: {NAMESPACE}}}]
-",
-        verbs.join(", ")
-    );
-    cluster.operate(&["apply", "--server-side", "--validate=strict", "-f", "-"], &text).await;
-    // The server hears of its own new rules a moment later.
-    for verb in verbs {
-        let review = format!(
-            "apiVersion: authorization.k8s.io/v1
+"
+        );
+        for verb in verbs {
+            count += 1;
+            reviews += &format!(
+                "---
+apiVersion: authorization.k8s.io/v1
 kind: SubjectAccessReview
 spec:
   user: system:serviceaccount:{NAMESPACE}:{name}
-  resourceAttributes: {{namespace: {NAMESPACE}, verb: {verb}, group: coordination.k8s.io, resource: leases}}
+  resourceAttributes:
+    {{namespace: {NAMESPACE}, verb: {verb}, group: coordination.k8s.io, resource: leases}}
 "
-        );
-        let ask = ["create", "-f", "-", "-o", "jsonpath={.status.allowed}"];
-        let heard = async {
-            while cluster.operate(&ask, &review).await != "true" {
-                sleep(Duration::from_millis(100)).await;
-            }
-        };
-        timeout(Duration::from_secs(10), heard).await.expect("the server hears of the rules");
+            );
+        }
     }
+    cluster.operate(&["apply", "--server-side", "--validate=strict", "-f", "-"], &rules).await;
+    // The server hears of its own new rules a moment later.
+    let ask = ["create", "-f", "-", "-o", "jsonpath={.status.allowed} "];
+    let heard = async {
+        while cluster.operate(&ask, &reviews).await.matches("true").count() < count {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), heard).await.expect("the server hears of the rules");
+}
+
+/// A store as this service account.
+async fn account(cluster: &Cluster, name: &str) -> Store {
     let token = cluster.operate(&["create", "token", name], "").await;
     let user = cluster.token();
     cluster.with_config(|config| config.replace(&user, token.trim())).await

@@ -13,8 +13,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use syn::{
-    Attribute, Block, Expr, Field, Fields, File, ImplItem, Item, Meta, TraitItem, Type, Visibility,
-    parse_quote,
+    Attribute, Block, Expr, Field, Fields, File, FnArg, ImplItem, Item, Meta, Pat, Signature,
+    TraitItem, Type, Visibility, parse_quote,
 };
 
 const LIBRARIES: [&str; 8] =
@@ -118,6 +118,7 @@ fn public(item: Item, types: &BTreeSet<String>) -> Option<Item> {
         Item::Fn(mut it) if seen(&it.vis, &it.attrs) => {
             strip(&mut it.attrs);
             *it.block = nothing();
+            without_mut(&mut it.sig);
             Some(Item::Fn(it))
         }
         Item::Const(mut it) if seen(&it.vis, &it.attrs) => {
@@ -170,6 +171,7 @@ fn public(item: Item, types: &BTreeSet<String>) -> Option<Item> {
                 ImplItem::Fn(it) if !of_a_trait && seen(&it.vis, &it.attrs) => {
                     strip(&mut it.attrs);
                     it.block = nothing();
+                    without_mut(&mut it.sig);
                     true
                 }
                 ImplItem::Const(it) if !of_a_trait && seen(&it.vis, &it.attrs) => {
@@ -198,6 +200,21 @@ fn without_body(item: &mut TraitItem) {
         TraitItem::Const(it) => strip(&mut it.attrs),
         TraitItem::Type(it) => strip(&mut it.attrs),
         _ => {}
+    }
+}
+
+/// What a function does to what it was given is its own business.
+fn without_mut(signature: &mut Signature) {
+    for argument in &mut signature.inputs {
+        match argument {
+            FnArg::Receiver(it) if it.reference.is_none() => it.mutability = None,
+            FnArg::Typed(it) => {
+                if let Pat::Ident(name) = &mut *it.pat {
+                    name.mutability = None;
+                }
+            }
+            FnArg::Receiver(_) => {}
+        }
     }
 }
 

@@ -31,8 +31,8 @@ pub(super) struct Page {
     /// Each process's status as it was last shown, and since when.
     known: BTreeMap<usize, (String, u64)>,
     last: Option<Decision>,
-    /// Why each process is out of the cluster.
-    why: BTreeMap<usize, String>,
+    /// Whom, by number, a decision was about, what it called itself then, and why.
+    why: BTreeMap<usize, (String, String)>,
 }
 
 /// A button was pressed.
@@ -106,7 +106,8 @@ impl Page {
             };
             if let Some(decided) = &event.decided {
                 for number in &decided.down {
-                    self.why.insert(*number, decided.reason.clone());
+                    let why = (node(show, *number), decided.reason.clone());
+                    self.why.insert(*number, why);
                 }
                 let by = event.node.map(|number| node(show, number));
                 // The side that ends says so, too; what the other one decided is the whole story.
@@ -187,19 +188,20 @@ impl Page {
             Some(other) => show.views[&other].of(number),
             None => show.views.get(&number).and_then(|view| view.of(number)),
         };
+        let why = |page: &Self| page.why.get(&number).map(|(_, why)| why.clone());
         match told {
-            Some(Seen { status: Status::Down, .. }) => {
-                ("down".into(), self.why.get(&number).cloned())
-            }
+            Some(Seen { status: Status::Down, .. }) => ("down".into(), why(self)),
             Some(Seen { status, .. }) => {
-                if *status == Status::Up && !paused {
-                    self.why.remove(&number);
+                // It is up again, as another; it may take itself for up for a while after it was not.
+                if *status == Status::Up {
+                    let me = node(show, number);
+                    self.why.retain(|it, (then, _)| *it != number || *then == me);
                 }
                 (status.word().into(), None)
             }
             None => {
-                let why = self.why.get(&number).cloned();
-                ("outside".into(), Some(why.unwrap_or_else(|| "it looks for the cluster".into())))
+                let why = why(self).unwrap_or_else(|| "it looks for the cluster".into());
+                ("outside".into(), Some(why))
             }
         }
     }
