@@ -11,7 +11,7 @@ const RULES: [(Rule, u64); 10] = [
     (Rule::WholeRosterFirst, 407),
     (Rule::TokensMustBeAbove, 8),
     (Rule::OnlySessionsFree, 2),
-    (Rule::AnswersNameTheAllocation, 22),
+    (Rule::AnswersNameTheAllocation, 78),
     (Rule::FenceWithTheShardsToken, 0),
     (Rule::OnlyWithTheLease, 0),
     (Rule::DirectivesNameTheSession, 35),

@@ -273,6 +273,8 @@ impl<M: Message> Control<M> {
     fn guarded(&mut self, guarded: Guarded) {
         let now = Moment::now();
         match guarded {
+            // A node that goes hosts nothing under it. The next life may have it.
+            Guarded::SessionWon(_) if !self.region.wants_session() => return,
             Guarded::SessionWon(session) => {
                 let tenure = session.tenure();
                 let name = tenure.name().clone();

@@ -6,7 +6,7 @@ use tenure_cluster::Node;
 use tenure_lease::{Moment, Token};
 
 use super::buffer::{Buffer, Unroutable};
-use super::{Effect, Leftover, Region, Stage, Way};
+use super::{Effect, Home, Leftover, Region, Stage, Way};
 use crate::Shard;
 use crate::message::Message;
 
@@ -81,8 +81,9 @@ impl<M> Region<M> {
     /// A shard has a new home. What this region sent to the former one may still come back from
     /// there: nothing is sent to the new one before that is settled.
     pub(super) fn move_home(&mut self, shard: Shard, token: Token, node: Node, now: Moment) {
-        let former = self.homes.insert(shard, (token, node.clone()));
-        let Some((_, former)) = former.filter(|(_, former)| {
+        let said = self.term().unwrap_or_default();
+        let former = self.homes.insert(shard, Home { said, token, node: node.clone() });
+        let Some(former) = former.map(|former| former.node).filter(|former| {
             *former != node && *former != self.me && self.reachable.contains(former)
         }) else {
             return;
@@ -110,7 +111,7 @@ impl<M> Region<M> {
             self.effects.push(Effect::Fail { message, why: Unroutable::Ended });
             return;
         }
-        if self.homes.get(&shard).is_some_and(|(_, home)| home == from) {
+        if self.homes.get(&shard).is_some_and(|home| home.node == *from) {
             self.homes.remove(&shard);
         }
         let buffer = self.buffers.entry(shard).or_insert_with(Buffer::new);
@@ -163,7 +164,8 @@ impl<M> Region<M> {
             return;
         }
         for (shard, token, node) in homes {
-            let is_old = self.homes.get(&shard).is_some_and(|(known, _)| token < *known);
+            let known = self.homes.get(&shard);
+            let is_old = known.is_some_and(|known| (term, token) < (known.said, known.token));
             if is_old || shard.0 >= self.settings.shards {
                 continue;
             }
@@ -181,8 +183,8 @@ impl<M> Region<M> {
 
     /// Where else a shard is, as far as is known and within reach.
     fn home(&self, shard: Shard) -> Option<Node> {
-        let (_, home) = self.homes.get(&shard)?;
-        (*home != self.me && self.reachable.contains(home)).then(|| home.clone())
+        let Home { node, .. } = self.homes.get(&shard)?;
+        (*node != self.me && self.reachable.contains(node)).then(|| node.clone())
     }
 
     /// Sends what waits for a shard, if it can be sent.

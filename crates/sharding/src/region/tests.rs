@@ -133,9 +133,44 @@ fn hosts_and_hands_off() {
 fn a_late_allocate_after_its_own_hand_off_is_not_obeyed() {
     let mut bench = Bench::new(Setup::Sessions);
     assert_eq!(bench.hand_off(5, 1), [stopped(5, 1)]);
-    assert_eq!(bench.allocate(5, 1), []);
+    assert_eq!(bench.allocate(5, 1), [stopped(5, 1)]);
     assert_eq!(bench.region.counts().late, 1);
     assert_eq!(bench.allocate(5, 2), [start(5, 2), started(5, 2)]);
+}
+
+/// That it has started, and stopped, was lost: or it would be asked to start it for ever.
+#[test]
+fn an_allocation_that_is_over_is_said_to_be_so_again() {
+    let mut bench = Bench::new(Setup::Sessions);
+    bench.allocate(5, 1);
+    bench.stopped(5, 1);
+    assert_eq!(bench.allocate(5, 1), [stopped(5, 1)]);
+    // While a former one stops here, a later one may not begin elsewhere.
+    bench.allocate(5, 2);
+    bench.hand_off(5, 3);
+    assert_eq!(bench.allocate(5, 3), []);
+}
+
+#[test]
+fn what_a_former_coordinator_wanted_is_not_begun() {
+    let mut bench = Bench::new(Setup::Sessions);
+    bench.allocate(5, 1);
+    assert_eq!(bench.allocate(5, 2), [stop(5, 1)]);
+    bench.greet(2, 6);
+    let effects = bench.stopped(5, 1);
+    assert!(!effects.contains(&start(5, 2)), "{effects:?}");
+    assert_eq!(bench.region.shards().len(), 0);
+}
+
+#[test]
+fn what_a_later_coordinator_says_counts() {
+    let mut bench = Bench::new(Setup::Gossip);
+    bench.home(2, 9);
+    bench.greet(0, 6);
+    let homes = vec![(S, Token::new(4, 1), node(0))];
+    bench.receive(0, Message::Homes { term: 6, homes });
+    bench.region.marked(&node(2), S);
+    assert_eq!(bench.region.way(S), Way::There(node(0)));
 }
 
 #[test]
