@@ -128,7 +128,7 @@ fn spent() -> Result<Duration, Box<dyn Error>> {
     Ok(Duration::from_nanos(nanos))
 }
 
-const ROUNDS: usize = 8;
+const ROUNDS: usize = 5;
 /// Short ones: some of them meet nobody else on the machine.
 const PARTS: usize = 20;
 const MESSAGES: u64 = 100_000;
