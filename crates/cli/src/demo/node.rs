@@ -24,7 +24,8 @@ use super::ledger::{Ledger, is_busy};
 use super::outage::Outage;
 use super::wire::{DECLARED_DOWN, Decided, Order, Report, Seen, Sees, now, say};
 use super::{
-    ARBITRATION, CERTS, CLUSTER, DATABASE, FORMATION, LEASE, LEDGER, WORKER, client, name,
+    ARBITRATION, CERTS, CLUSTER, DATABASE, FORMATION, LEASE, LEDGER, Load, WORKER, client, counter,
+    name, writes,
 };
 use crate::duration;
 use crate::exit::{self, Failure};
@@ -37,18 +38,20 @@ pub(crate) struct Args {
     store: StoreArgs,
     /// Where certificates and ledger are.
     #[arg(long)]
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
     /// Everybody's address; the client's first.
     #[arg(long, value_delimiter = ',')]
     addresses: Vec<Address>,
     /// Which of them this one has.
     #[arg(long)]
-    number: usize,
+    pub(super) number: usize,
     #[arg(long, value_parser = duration::parse)]
-    ttl: Duration,
+    pub(super) ttl: Duration,
     /// Serve its own management API, to be read on this machine.
     #[arg(long)]
     manage: bool,
+    #[command(flatten)]
+    load: Load,
 }
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
@@ -89,6 +92,15 @@ async fn run(args: &Args) -> Result<ExitCode, Failure> {
             .map_err(|error| failed(&error))?;
         manage = manage.lease(&lease, Some(&format!("singleton {LEDGER}"))).singleton(&proxy);
     }
+    let counters = match args.load.sharding {
+        Some(setup) if args.number > 0 => {
+            Some(counter::host(args, setup, &store, &cluster).map_err(|error| failed(&error))?)
+        }
+        _ => None,
+    };
+    if let Some(counters) = &counters {
+        manage = manage.sharding(counters);
+    }
     let _managed = match recorder {
         Some(recorder) => {
             let running = manage.metrics(recorder).start().await.map_err(|error| failed(&error))?;
@@ -101,21 +113,33 @@ async fn run(args: &Args) -> Result<ExitCode, Failure> {
         lines: BufReader::new(tokio::io::stdin()).lines(),
         cluster: &cluster,
         switch,
-        outage,
+        outage: outage.clone(),
         finish: finish.clone(),
     };
     let client = async {
         match args.number {
+            0 if args.load.sharding.is_some() => {
+                let writes = writes::run(&cluster, args.load.rate, finish.subscribe());
+                tokio::join!(client::run(&cluster, finish.subscribe()), writes);
+            }
             0 => client::run(&cluster, finish.subscribe()).await,
             _ => std::future::pending().await,
         }
     };
+    if let Some(counters) = &counters {
+        // Also while it ends.
+        tokio::spawn(counter::tell(counters.clone()));
+    }
     tokio::select! {
         () = orders.follow() => return Ok(ExitCode::SUCCESS),
         () = views(args, &cluster) => {}
         () = decisions(args, &cluster) => {}
         () = client => {}
+        () = asked(&outage) => {}
         ending = cluster.ended() => tracing::info!("out of the cluster: {ending}"),
+    }
+    if let Some(counters) = &counters {
+        counter::have_ended(counters, ENDING).await;
     }
     worker.has_ended().await;
     Ok(match cluster.ended().await {
@@ -124,7 +148,8 @@ async fn run(args: &Args) -> Result<ExitCode, Failure> {
     })
 }
 
-fn lease(args: &Args, store: &Store, of: &str) -> Lease {
+/// A lease with the timing of the demonstration.
+pub(super) fn lease(args: &Args, store: &Store, of: &str) -> Lease {
     store.lease(of).ttl(args.ttl).owner(name(args.number))
 }
 
@@ -193,6 +218,14 @@ async fn views(args: &Args, cluster: &Cluster) {
             last = Some(report);
         }
         sleep(LOOK).await;
+    }
+}
+
+/// Tells how often the store was asked.
+async fn asked(outage: &Outage) {
+    loop {
+        say(&Report::Asked(outage.asked()));
+        sleep(ASKED).await;
     }
 }
 
@@ -380,6 +413,7 @@ fn failed(error: &FenceError) -> String {
 
 /// How often to look at the view.
 const LOOK: Duration = Duration::from_millis(50);
+const ASKED: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(10);
 /// How long a lease that is over may take to be known to be.
 const WHY: Duration = Duration::from_secs(1);

@@ -6,9 +6,12 @@ use std::time::Duration;
 use serde::Serialize;
 use tenure_lease::{Moment, Settings, Token};
 
-use super::history::{History, middle_and_longest};
+use super::book;
+use super::counter::SHARDS;
+use super::history::{History, middle_and_longest, millis};
 use super::ledger::Audit;
-use super::script::{Action, Script, Target, numbers, sides};
+use super::places::{Figures, Places};
+use super::script::{Action, Named, Script, Target, numbers, sides};
 use super::stage::{News, Stage, State, What};
 use super::wire::{Decided, Order, Report, Sees};
 use crate::exit::{self, Failure};
@@ -29,6 +32,8 @@ pub(super) struct Show {
     /// Where each serves its own management API.
     pub(super) urls: BTreeMap<usize, String>,
     pub(super) jobs: Jobs,
+    /// What the counters do, if there are any.
+    pub(super) places: Option<Places>,
     pub(super) refused: u64,
     /// What happened lately, with times.
     pub(super) events: VecDeque<Event>,
@@ -78,6 +83,7 @@ pub(super) enum Kind {
 impl Show {
     pub(super) fn new(stage: Stage, script: Script, timing: &Settings) -> Self {
         Self {
+            places: stage.has_counters().then(|| Places::new(timing)),
             stage,
             history: History::new(timing),
             script,
@@ -104,14 +110,22 @@ impl Show {
         self.began.map_or(Duration::ZERO, |began| now.since(began))
     }
 
-    /// Whether everybody is in, and the first job was done.
+    /// Whether everybody is in, the first job was done, and shards are where they should be.
     pub(super) fn is_whole(&self) -> bool {
         let all_up = (0..=self.nodes()).all(|number| self.views.get(&number).is_some_and(|v| v.up));
-        all_up && self.jobs.acknowledged > 0
+        let settled = self.places.as_ref().is_none_or(|places| places.are_settled(self.nodes()));
+        all_up && self.jobs.acknowledged > 0 && settled
     }
 
-    fn holder(&self) -> Option<usize> {
-        self.history.holder(Moment::now()).map(|work| work.node)
+    /// Whether everything that was sent is done.
+    pub(super) fn is_finished(&self) -> bool {
+        self.jobs.finished && self.places.as_ref().is_none_or(|places| places.finished)
+    }
+
+    /// Whom a script means.
+    pub(super) fn named(&self) -> Named {
+        let holder = self.history.holder(Moment::now()).map(|work| work.node);
+        Named { holder, coordinator: self.places.as_ref().and_then(Places::coordinator) }
     }
 
     pub(super) fn note(&mut self, kind: Kind, text: impl Into<String>) {
@@ -143,7 +157,7 @@ impl Show {
         let from = news.from;
         match news.what {
             What::Ended { at, declared_down } => {
-                self.history.died(from, at);
+                self.died(from, at);
                 self.views.remove(&from);
                 let alone = self.stage.actors[from].state == State::Runs;
                 self.stage.ended(from);
@@ -190,8 +204,18 @@ impl Show {
             }
             What::Said(Report::Listens(url)) => drop(self.urls.insert(from, url)),
             What::Said(Report::Trouble(text)) => self.note(Kind::Other, text),
+            What::Said(report) => {
+                if let Some(places) = &mut self.places {
+                    places.hear(from, report, Moment::now());
+                }
+            }
         }
         Ok(())
+    }
+
+    fn died(&mut self, number: usize, at: Moment) {
+        self.history.died(number, at);
+        self.places.iter_mut().for_each(|places| places.died(number, at));
     }
 
     fn decided(&mut self, from: usize, decided: Decided) {
@@ -232,9 +256,8 @@ impl Show {
         let elapsed = self.elapsed(now);
         let is_due = |step: Option<&(Duration, Action)>| step.is_some_and(|(at, _)| *at <= elapsed);
         while !self.by_hand && is_due(self.script.steps.front()) {
-            let nobody = self.holder().is_none();
-            let waits =
-                self.script.steps.front().is_some_and(|(_, it)| it.names_holder()) && nobody;
+            let named = self.named();
+            let waits = self.script.steps.front().is_some_and(|(_, it)| it.misses(&named));
             if waits && !is_due(self.script.steps.get(1)) {
                 break;
             }
@@ -250,16 +273,17 @@ impl Show {
     fn resume(&mut self, number: usize) {
         let at = self.stage.resume(number);
         self.history.resumed(number, at);
+        self.places.iter_mut().for_each(|places| places.resumed(number, at));
         self.note(Kind::Fault, format!("{} goes on (SIGCONT)", called(number)));
     }
 
     /// Does one thing.
     pub(super) async fn act(&mut self, action: &Action) -> Result<(), Failure> {
-        let holder = self.holder();
-        let whom = |targets: &[Target]| numbers(targets, holder);
+        let named = self.named();
+        let whom = |targets: &[Target]| numbers(targets, &named);
         match action {
             Action::Cut(groups) => {
-                let sides = sides(groups, holder, self.nodes());
+                let sides = sides(groups, &named, self.nodes());
                 self.fault(format!("cut {}", said_sides(&sides)));
                 self.stage.cut(sides).await;
             }
@@ -316,7 +340,7 @@ impl Show {
             return;
         }
         let at = self.stage.kill(number);
-        self.history.died(number, at);
+        self.died(number, at);
         self.views.remove(&number);
         self.fault(format!("kill -9 {}", called(number)));
     }
@@ -335,6 +359,7 @@ impl Show {
         match self.stage.pause(number, Moment::now() + time).await {
             Some(since) => {
                 self.history.paused(number, since);
+                self.places.iter_mut().for_each(|places| places.paused(number, since));
                 self.history.fault(since, format!("stop {}", called(number)));
                 self.note(Kind::Fault, format!("stop {} for {time:?} (SIGSTOP)", called(number)));
             }
@@ -360,15 +385,23 @@ impl Show {
     pub(super) fn end_all(&mut self) {
         for number in self.stage.running() {
             let at = self.stage.kill(number);
-            self.history.died(number, at);
+            self.died(number, at);
         }
     }
 
     /// What came of it.
     pub(super) fn summary(&self) -> Result<Summary, Failure> {
         let now = Moment::now();
-        let audit = Audit::of(&self.stage.ledger(), self.jobs.acknowledged)
-            .map_err(|error| Failure::new(exit::SYSTEM, format!("the ledger: {error}")))?;
+        let failed = |error| Failure::new(exit::SYSTEM, format!("the ledger: {error}"));
+        let audit = Audit::of(&self.stage.ledger(), self.jobs.acknowledged).map_err(failed)?;
+        let counters = match &self.places {
+            Some(places) => {
+                let books = book::Audit::of(self.stage.directory(), SHARDS, places.each());
+                let since = self.began.unwrap_or(now);
+                Some(places.figures(&books.map_err(failed)?, since, now))
+            }
+            None => None,
+        };
         let failovers = self.history.failovers(now);
         let (middle, longest) = middle_and_longest(failovers.iter().map(|it| it.gap));
         let silences = middle_and_longest(failovers.iter().map(|it| it.silence));
@@ -384,6 +417,7 @@ impl Show {
             jobs_acknowledged: self.jobs.acknowledged,
             jobs_lost: audit.lost,
             jobs_twice: audit.twice,
+            counters,
         })
     }
 }
@@ -402,6 +436,8 @@ pub(super) struct Summary {
     pub(super) jobs_acknowledged: u64,
     pub(super) jobs_lost: u64,
     pub(super) jobs_twice: u64,
+    #[serde(flatten)]
+    pub(super) counters: Option<Figures>,
 }
 
 impl Summary {
@@ -411,6 +447,7 @@ impl Summary {
             && self.stale_writes_accepted == 0
             && self.jobs_lost == 0
             && self.jobs_twice == 0
+            && self.counters.as_ref().is_none_or(Figures::is_clean)
     }
 }
 
@@ -432,10 +469,6 @@ pub(super) fn said_sides(sides: &[Vec<usize>]) -> String {
 pub(super) fn list<'a>(numbers: impl IntoIterator<Item = &'a usize>) -> String {
     let word = |number: &usize| if *number == 0 { "client".into() } else { number.to_string() };
     numbers.into_iter().map(word).collect::<Vec<_>>().join(",")
-}
-
-fn millis(time: Duration) -> f64 {
-    (time.as_secs_f64() * 10_000.0).round() / 10.0
 }
 
 /// A time as people read it: milliseconds below ten seconds.

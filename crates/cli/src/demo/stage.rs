@@ -15,7 +15,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
 
 use super::wire::{DECLARED_DOWN, Order, Report};
-use super::{CERTS, CLUSTER, DATABASE, PROCESS, name};
+use super::{CERTS, CLUSTER, DATABASE, Load, PROCESS, name};
 use crate::exit::Failure;
 use crate::run::PidFd;
 
@@ -24,6 +24,7 @@ pub(super) struct Stage {
     directory: Directory,
     store: String,
     ttl: Duration,
+    load: Load,
     addresses: Vec<Address>,
     /// Whether nodes serve their own management API.
     pub(super) managed: bool,
@@ -81,6 +82,7 @@ impl Stage {
         directory: Directory,
         store: String,
         ttl: Duration,
+        load: Load,
         nodes: usize,
     ) -> Result<(Self, mpsc::Receiver<News>), Failure> {
         let authority = Authority::new(CLUSTER)?;
@@ -98,6 +100,7 @@ impl Stage {
             directory,
             store,
             ttl,
+            load,
             addresses,
             managed: false,
             actors,
@@ -110,6 +113,15 @@ impl Stage {
 
     pub(super) fn address(&self, number: usize) -> &Address {
         &self.addresses[number]
+    }
+
+    /// Whether the nodes host counters besides the worker.
+    pub(super) fn has_counters(&self) -> bool {
+        self.load.sharding.is_some()
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     pub(super) fn ledger(&self) -> PathBuf {
@@ -150,6 +162,7 @@ impl Stage {
             .args(["--number", &number.to_string()])
             .args(["--ttl", &format!("{}ms", self.ttl.as_millis())])
             .args(self.managed.then_some("--manage"))
+            .args(self.load.args())
             // It may have a password in it, and arguments can be seen by everybody.
             .env("TENURE_LEASE", &self.store)
             .stdin(Stdio::piped())

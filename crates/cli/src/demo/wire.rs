@@ -43,6 +43,24 @@ pub(super) enum Report {
     Silence { from: u64, to: u64 },
     /// Its own management API is here.
     Listens(String),
+    /// A counter begins here; said before it does anything.
+    Began { key: u32, token: Token, at: u64 },
+    /// A counter has ended here; said after the last thing that it did.
+    Ended { key: u32, token: Token, at: u64 },
+    /// The fence of a shard refused a write.
+    WriteRefused,
+    /// How many shards are here, and whether this node coordinates.
+    Shards { hosted: usize, coordinates: bool },
+    /// This node coordinated at both of these moments, and does not any more.
+    Coordinated { from: u64, to: u64 },
+    /// How far the client's writes are; in the end, that they are done.
+    Writes { sent: u64, acknowledged: u64, finished: bool },
+    /// How many writes of each counter are acknowledged.
+    Acknowledged(Vec<u64>),
+    /// A write to this shard was due at the first moment, and acknowledged at the second.
+    Waited { shard: u32, from: u64, to: u64 },
+    /// How often this process has asked the store.
+    Asked(u64),
     /// Something to show as it is.
     Trouble(String),
 }

@@ -76,11 +76,7 @@ impl Coordinator {
         let mut counts = counts(duty, eligible);
         let mut orders: BTreeMap<HostId, Vec<(Shard, Token)>> = BTreeMap::new();
         for shard in free {
-            let Some((host, count)) = counts.iter_mut().min_by_key(|(id, count)| (**count, **id))
-            else {
-                break;
-            };
-            let host = *host;
+            let Some((host, count)) = least(&mut counts) else { break };
             *count += 1;
             duty.step += 1;
             let token = Token::new(duty.term, duty.step);
@@ -111,6 +107,11 @@ impl Coordinator {
             return;
         }
         let mut counts = counts(duty, &duty.eligible);
+        // Those that are on their way, or about to be, go to whoever has least.
+        let is_going = |place| matches!(place, Place::HandingOff { .. } | Place::Free);
+        for _ in duty.places().filter(|(_, place)| is_going(*place)) {
+            least(&mut counts).into_iter().for_each(|(_, count)| *count += 1);
+        }
         let mut moved = Vec::new();
         let mut places: Vec<(Shard, HostId)> = duty
             .places()
@@ -290,15 +291,21 @@ impl Coordinator {
     }
 }
 
-/// How many shards each of these has, or will have.
+/// How many shards each of these has and keeps, or is being given.
 fn counts(duty: &Duty, eligible: &BTreeSet<HostId>) -> BTreeMap<HostId, usize> {
     let mut counts: BTreeMap<HostId, usize> = eligible.iter().map(|id| (*id, 0)).collect();
     for (_, place) in duty.places() {
-        if let Some((host, _)) = place.allocation()
+        if let Place::Starting { host, .. } | Place::At { host, .. } = place
             && let Some(count) = counts.get_mut(&host)
         {
             *count += 1;
         }
     }
     counts
+}
+
+/// Who has least.
+fn least(counts: &mut BTreeMap<HostId, usize>) -> Option<(HostId, &mut usize)> {
+    let least = counts.iter_mut().min_by_key(|(id, count)| (**count, **id));
+    least.map(|(id, count)| (*id, count))
 }

@@ -169,20 +169,13 @@ async fn arrive<M: Message>(shared: &Shared<M>, item: Item<M>) -> Option<Event<M
     };
     let Item { id, from, message, back } = item;
     let from = from?; // It is from another node.
-    match back {
-        Back::Nobody => {
-            let (what, sender) = (What::Tell(message), Some(from.clone()));
-            let parcel = Parcel { id, from: sender, what, ticket: Some(ticket) };
-            Some(Event::Forwarded { from, shard, parcel })
-        }
-        // Whoever asked asks again, where the shard is by then.
-        Back::Reply(reply) => {
-            let received = Received { message: (), from, reply };
-            shared.cluster.refuse(&shared.inbox, received, Lost::NoSuchReceiver);
-            None
-        }
-        Back::Numbered(_) => None, // Not done: it comes again.
-    }
+    let what = match back {
+        Back::Nobody => What::Tell(message),
+        Back::Reply(reply) => What::Asked(message, reply),
+        Back::Numbered(_) => return None, // Not done: it comes again.
+    };
+    let parcel = Parcel { id, from: Some(from.clone()), what, ticket: Some(ticket) };
+    Some(Event::Forwarded { from, shard, parcel })
 }
 
 /// Takes numbered messages, likewise.

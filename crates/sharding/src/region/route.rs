@@ -88,11 +88,7 @@ impl<M> Region<M> {
         }) else {
             return;
         };
-        let buffer = self.buffers.entry(shard).or_insert_with(Buffer::new);
-        if buffer.returning.is_none() {
-            buffer.returning = Some((former.clone(), now + self.settings.patience));
-            self.effects.push(Effect::Mark { to: former, shard });
-        }
+        self.expect_back(shard, &former, now);
     }
 
     /// A message arrived from another region, for a shard that should be here.
@@ -111,7 +107,8 @@ impl<M> Region<M> {
             self.effects.push(Effect::Fail { message, why: Unroutable::Ended });
             return;
         }
-        if self.homes.get(&shard).is_some_and(|home| home.node == *from) {
+        let forgets = self.homes.get(&shard).is_some_and(|home| home.node == *from);
+        if forgets {
             self.homes.remove(&shard);
         }
         let buffer = self.buffers.entry(shard).or_insert_with(Buffer::new);
@@ -120,11 +117,12 @@ impl<M> Region<M> {
             self.counts.overflows += 1;
             self.effects.push(Effect::Fail { message, why });
         }
-        if buffer.returning.is_none() {
-            buffer.returning = Some((from.clone(), now + self.settings.patience));
-            self.effects.push(Effect::Mark { to: from.clone(), shard });
+        self.expect_back(shard, from, now);
+        match forgets {
+            // What is forgotten is not said again by itself.
+            true => self.ask(now),
+            false => self.ask_soon(now),
         }
-        self.ask_soon(now);
     }
 
     /// Another region asks to be told when it has back everything that it had sent before.
@@ -137,6 +135,35 @@ impl<M> Region<M> {
         if let Some(buffer) = self.buffers.get_mut(&shard) {
             buffer.returning.take_if(|(node, _)| node == from);
             self.flush(shard);
+        }
+    }
+
+    /// A node hosts nothing any more, and goes as soon as [`is_returning`](Self::is_returning) is false
+    /// for it: it is nobody's home from now on.
+    pub fn farewell(&mut self, from: &Node, now: Moment) {
+        self.tick(now);
+        let left: Vec<Shard> =
+            self.homes().filter(|(_, home)| *home == from).map(|(shard, _)| shard).collect();
+        for shard in left {
+            self.homes.remove(&shard);
+            self.expect_back(shard, from, now);
+        }
+        self.ask_soon(now);
+    }
+
+    /// Whether something may still come back from there.
+    pub fn is_returning(&self, from: &Node) -> bool {
+        let returning =
+            |buffer: &Buffer<M>| buffer.returning.as_ref().is_some_and(|it| it.0 == *from);
+        self.buffers.values().any(returning)
+    }
+
+    /// What was sent there may come back: nothing is sent elsewhere before that is settled.
+    fn expect_back(&mut self, shard: Shard, from: &Node, now: Moment) {
+        let buffer = self.buffers.entry(shard).or_insert_with(Buffer::new);
+        if buffer.returning.is_none() {
+            buffer.returning = Some((from.clone(), now + self.settings.patience));
+            self.effects.push(Effect::Mark { to: from.clone(), shard });
         }
     }
 

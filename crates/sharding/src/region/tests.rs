@@ -432,3 +432,31 @@ fn a_shard_that_comes_here_waits_for_what_was_sent_to_its_former_home() {
     assert_eq!(bench.effects(), [deliver("first", 2), deliver("second", 2)]);
     assert_eq!(bench.region.way(S), Way::Here(Token::new(5, 2)));
 }
+
+#[test]
+fn a_node_that_goes_is_nobodys_home() {
+    let mut bench = Bench::new(Setup::Lease);
+    bench.home(2, 1);
+    assert_eq!(bench.region.way(S), Way::There(node(2)));
+    bench.region.farewell(&node(2), bench.now);
+    assert!(bench.effects().contains(&Effect::Mark { to: node(2), shard: S }));
+    assert!(bench.region.is_returning(&node(2)));
+    bench.send("later");
+    bench.region.marked(&node(2), S);
+    assert!(!bench.region.is_returning(&node(2)));
+    assert_eq!(bench.region.way(S), Way::Waits);
+    let to = node(0);
+    assert_eq!(bench.home(0, 2), [Effect::Forward { to, shard: S, message: "later" }]);
+}
+
+/// Others may have been told of a home that is as good as forgotten now, and are not told again.
+#[test]
+fn a_home_that_is_forgotten_is_asked_for_at_once() {
+    let mut bench = Bench::new(Setup::Lease);
+    bench.home(2, 1);
+    bench.region.send(Shard(4), "waits", 5, bench.now);
+    bench.effects();
+    bench.region.returned(&node(2), S, "back", 4, bench.now);
+    let wanted = Message::Where(vec![S, Shard(4)]);
+    assert!(bench.effects().contains(&Effect::Send(node(0), wanted)));
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use tenure_cluster::{Cluster, Node, Views};
-use tenure_lease::backend::StoreErrorKind;
+use tenure_lease::backend::{StoreError, StoreErrorKind};
 use tenure_lease::{LeaseError, Loss, Moment, Standby, Tenure};
 
 use super::instance::{Instance, Work};
@@ -55,6 +55,7 @@ pub(crate) fn manage(
         stance: Stance::Out,
         standby: None,
         probe: None,
+        past: None,
         tenure: None,
         instance: None,
         releasing: None,
@@ -83,6 +84,9 @@ struct Task {
     standby: Option<Standby>,
     /// Asks a store that has not answered, until it does.
     probe: Option<Probe>,
+    /// What the standby says of a time before that, and until when it may: it waits longer after each
+    /// failure.
+    past: Option<(StoreError, Moment)>,
     tenure: Option<Held>,
     instance: Option<Instance>,
     releasing: Option<tokio::task::JoinHandle<()>>,
@@ -140,7 +144,9 @@ impl Task {
                 // Never closed before this ends: the post has the other end.
                 Some(wish) = self.hand_overs.recv() => Happened::HandOver(wish),
                 acquired = acquired(&self.standby) => Happened::Acquired(Box::new(acquired)),
-                answers = answers(&self.standby, &mut self.probe) => Happened::Store(answers),
+                answers = answers(&self.standby, &mut self.probe, &mut self.past) => {
+                    Happened::Store(answers)
+                }
                 word = self.words.recv(), if !deaf => match word {
                     Ok((from, word)) => Happened::Word(from, word),
                     Err(error) => {
@@ -168,6 +174,11 @@ impl Task {
                 Happened::Store(answers) => {
                     // One that does not answer is asked until it does.
                     self.probe = self.guard.as_ref().filter(|_| !answers).map(Guard::probe);
+                    if answers {
+                        let trouble = self.standby.as_ref().and_then(Standby::trouble);
+                        self.past = trouble.map(|trouble| (trouble, now + PAST));
+                        self.standby.iter().for_each(Standby::look);
+                    }
                     self.manager.store(now, answers);
                 }
                 Happened::Lost(loss) => {
@@ -352,16 +363,29 @@ async fn acquired(standby: &Option<Standby>) -> Result<Tenure, LeaseError> {
 }
 
 /// Waits until the store stops answering, or answers again.
-async fn answers(standby: &Option<Standby>, probe: &mut Option<Probe>) -> bool {
+async fn answers(
+    standby: &Option<Standby>,
+    probe: &mut Option<Probe>,
+    past: &mut Option<(StoreError, Moment)>,
+) -> bool {
     match (probe, standby) {
         (Some(probe), _) => {
             probe.await;
             true
         }
-        (None, Some(standby)) => {
-            standby.changed(None).await;
-            false
-        }
+        (None, Some(standby)) => loop {
+            let trouble = match &*past {
+                None => standby.changed(None).await,
+                Some((past, over)) => tokio::select! {
+                    trouble = standby.changed(Some(past)) => trouble,
+                    () = until(*over) => standby.trouble(),
+                },
+            };
+            *past = None;
+            if trouble.is_some() {
+                return false;
+            }
+        },
         (None, None) => std::future::pending().await,
     }
 }
@@ -379,5 +403,7 @@ async fn until(moment: Moment) {
     }
 }
 
+/// How long a standby may take to hear that the store answers again.
+const PAST: Duration = Duration::from_secs(1);
 /// How often to look whether a kept guard is gone.
 const GUARD_POLL: Duration = Duration::from_millis(20);
