@@ -105,14 +105,14 @@ impl Page {
                 Kind::Other => EntryKind::Member,
             };
             if let Some(decided) = &event.decided {
-                for number in &decided.down {
-                    let why = (node(show, *number), decided.reason.clone());
-                    self.why.insert(*number, why);
-                }
                 let by = event.node.map(|number| node(show, number));
                 // The side that ends says so, too; what the other one decided is the whole story.
                 let told = |last: &Decision| by.as_ref().is_some_and(|by| last.down.contains(by));
                 if !self.last.as_ref().is_some_and(told) {
+                    for number in &decided.down {
+                        let why = (node(show, *number), decided.reason.clone());
+                        self.why.insert(*number, why);
+                    }
                     self.last = Some(Decision {
                         time_ms: at(&event),
                         by,
