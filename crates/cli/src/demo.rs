@@ -9,6 +9,7 @@ mod keys;
 mod ledger;
 mod node;
 mod outage;
+mod page;
 mod places;
 mod screen;
 mod script;
@@ -31,6 +32,7 @@ use crate::store::StoreArgs;
 use crate::{duration, output};
 use keys::Keys;
 pub(crate) use node::{Args as ProcessArgs, main as process};
+use page::{Order, Page};
 use screen::{Screen, Title};
 use script::{Action, Script, Target};
 use show::{Kind, Show};
@@ -66,6 +68,10 @@ pub(crate) struct Args {
     /// How long it lasts [default: as long as the script; until the key q once a key broke something]
     #[arg(long = "for", value_parser = duration::parse, value_name = "DURATION")]
     length: Option<Duration>,
+    /// Serve a page that shows it, with buttons that break things, at this address of this machine;
+    /// without a script nothing else breaks them then
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:7480")]
+    page: Option<String>,
     #[command(flatten)]
     load: Load,
     /// Print the figures of the end as JSON, and what happens to stderr
@@ -141,6 +147,7 @@ async fn run(args: Args) -> Result<ExitCode, Failure> {
             let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
             Script::parse(&text, nodes).map_err(wrong)?
         }
+        None if args.page.is_some() => Script::empty(),
         None => Script::parse(TOUR, nodes).map_err(Failure::usage)?,
     };
     let mut signals = Signals::new().map_err(|error| Failure::system("signals", &error))?;
@@ -149,21 +156,40 @@ async fn run(args: Args) -> Result<ExitCode, Failure> {
         Some(url) => url,
         None => format!("file:{}", directory.path().join("leases").display()),
     };
-    let info = StoreArgs::from(url.as_str()).open().await?.info();
+    let store = StoreArgs::from(url.as_str()).open().await?;
+    let info = store.info();
     let ttl = args.ttl.max(info.ttl_min);
     let timing = Settings::new(ttl);
     timing.check_for(&info)?;
-    let (stage, news) = Stage::new(directory, url, ttl, args.load, nodes)?;
+    let (mut stage, news) = Stage::new(directory, url, ttl, args.load, nodes)?;
+    stage.managed = args.page.is_some();
+    let page = match &args.page {
+        Some(listen) => Some(Page::open(listen, nodes, store, ttl).await?),
+        None => None,
+    };
+    let url = page.as_ref().map(Page::url);
+    if let Some(url) = &url {
+        eprintln!("page: {url}");
+    }
     let keys = Keys::new().map_err(|error| Failure::system("the terminal", &error))?;
-    let title =
-        Title { store: info.kind, ttl, said: args.length, keys: keys.are_there(), phase: None };
+    let title = Title {
+        store: info.kind,
+        ttl,
+        said: args.length,
+        keys: keys.are_there(),
+        page: url,
+        phase: None,
+    };
     let mut play = Play {
         show: Show::new(stage, script, &timing),
         news,
         keys,
         screen: Screen::new(args.json),
+        page,
         title,
     };
+    // Without a script it lasts until somebody ends it.
+    play.show.by_hand = args.page.is_some() && args.script.is_none();
     let stopped = tokio::select! {
         stopped = play.whole() => stopped?,
         signal = signals.next() => Some(signal),
@@ -197,6 +223,7 @@ struct Play<'a> {
     news: mpsc::Receiver<News>,
     keys: Keys,
     screen: Screen,
+    page: Option<Page>,
     title: Title<'a>,
 }
 
@@ -247,12 +274,14 @@ impl Play<'_> {
                     }
                     self.press(key).await?;
                 }
+                order = pressed(&mut self.page) => self.obey(order).await?,
                 _ = ticks.tick() => {
                     if self.show.began.is_some() {
                         self.show.advance(Moment::now()).await?;
                     }
                     drawn += 1;
                     if drawn % DRAW == 0 {
+                        self.page.iter_mut().for_each(|page| page.show(&mut self.show));
                         self.screen.draw(&mut self.show, &self.title);
                     }
                 }
@@ -265,6 +294,21 @@ impl Play<'_> {
                 return Ok(false);
             }
         }
+    }
+
+    /// Does what a button of the page means.
+    async fn obey(&mut self, order: Order) -> Result<(), Failure> {
+        let show = &mut self.show;
+        if show.began.is_none() {
+            order.not_now("it has not begun yet: wait until the worker works");
+        } else if order.action.misses(&show.named()) {
+            order.not_now("nobody is that just now, whom it could be done to");
+        } else {
+            show.by_hand = true;
+            show.act(&order.action).await?;
+            order.done();
+        }
+        Ok(())
     }
 
     /// Does what a key means. Whoever breaks something takes over from the script.
@@ -306,6 +350,14 @@ impl Play<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// The next button of the page, if there is one.
+async fn pressed(page: &mut Option<Page>) -> Order {
+    match page {
+        Some(page) => page.next().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -6,6 +6,7 @@
 //! effects.rs    does what they ask for; say.rs: tells users how things are
 //! guard.rs      the coordinator's lease, the session, sessions of others
 //! routes.rs     where messages go, for whoever sends one
+//! count.rs      entities and messages, counted without slowing them
 //! shard.rs      one task for each shard: its entities; run.rs: one call of one of them
 //! remote.rs     messages from and to other nodes; outbox.rs: those that took the slow way
 //! handle.rs     what users hold; reliable.rs
@@ -13,6 +14,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod control;
+mod count;
 mod effects;
 mod guard;
 mod handle;
@@ -36,7 +38,7 @@ use tenure_cluster::messaging::{NotDone, Reply};
 use crate::Shard;
 use crate::id::EntityId;
 pub(crate) use guard::Guards;
-pub use handle::{Asking, EntityRef, Sharding};
+pub use handle::{Asking, EntityRef, NotCoordinator, Sharding};
 pub use reliable::Reliable;
 use routes::Ticket;
 pub(crate) use run::Factory;

@@ -46,7 +46,7 @@ mod testing;
 
 pub use builder::{Builder, Shardings, StartError};
 pub use coordinator::Coordinator;
-pub use driver::{Asking, EntityRef, Reliable, Sharding};
+pub use driver::{Asking, EntityRef, NotCoordinator, Reliable, Sharding};
 pub use entity::{BoxError, Entity, Hosted, StopReason};
 pub use host::{Host, Shard};
 pub use id::shard_of;

@@ -18,6 +18,8 @@ pub struct Status {
     pub hosted: Vec<(Shard, Token)>,
     /// Where each shard is, as far as this node knows.
     pub homes: Vec<(Shard, Node)>,
+    /// How many entities are here.
+    pub entities: usize,
     /// How many messages wait here until their shard has a place.
     pub waiting: usize,
     /// Why this node does not coordinate, and hosts nothing, if that is so.
@@ -32,7 +34,7 @@ impl fmt::Display for Status {
         }
         let (hosted, known) = (self.hosted.len(), self.homes.len());
         write!(f, "; {hosted} of {} shards are here, {known} have a known place", self.shards)?;
-        write!(f, "; {} messages wait here", self.waiting)?;
+        write!(f, "; {} entities are, and {} messages wait here", self.entities, self.waiting)?;
         self.why_not.iter().try_for_each(|why| write!(f, "; not on this node: {why}"))
     }
 }

@@ -68,6 +68,8 @@ pub(super) struct Title<'a> {
     pub(super) said: Option<Duration>,
     /// Whether there are keys to press.
     pub(super) keys: bool,
+    /// Where the page is.
+    pub(super) page: Option<String>,
     /// What it is doing, if it is not just going on.
     pub(super) phase: Option<&'a str>,
 }
@@ -94,6 +96,7 @@ fn picture(show: &Show, title: &Title<'_>, now: Moment, rows: usize) -> String {
             Kind::Fault => YELLOW,
             Kind::Work => GREEN,
             Kind::Refused => RED,
+            Kind::Decision => CYAN,
             Kind::Other => DIM,
         };
         format!("  {DIM}{}{PLAIN}  {colour}{}{PLAIN}", clock(event, show.began), event.text)
@@ -155,7 +158,7 @@ fn row(show: &Show, number: usize, now: Moment) -> String {
         }
         State::Leaves => ("leaves".into(), YELLOW),
         State::Runs => match show.views.get(&number) {
-            Some((true, _)) => ("up".into(), PLAIN),
+            Some(view) if view.up => ("up".into(), PLAIN),
             _ => ("not in".into(), YELLOW),
         },
     };
@@ -189,7 +192,7 @@ fn row(show: &Show, number: usize, now: Moment) -> String {
 fn missed_by(show: &Show, number: usize) -> std::collections::BTreeSet<usize> {
     let running = |from: &usize| show.stage.actors[*from].state == State::Runs;
     let views = show.views.iter().filter(|(from, _)| running(from));
-    let seen = views.flat_map(|(_, (_, members))| members).filter(|seen| seen.number == number);
+    let seen = views.flat_map(|(_, view)| &view.members).filter(|seen| seen.number == number);
     seen.flat_map(|seen| seen.missed_by.iter().copied()).collect()
 }
 
@@ -250,6 +253,7 @@ fn foot(show: &Show, title: &Title<'_>, now: Moment) -> Vec<String> {
         _ => String::new(),
     };
     let mut lines = vec![format!("  {BOLD}{next}{PLAIN}")];
+    lines.extend(title.page.as_ref().map(|url| format!("  page: {BOLD}{url}{PLAIN}")));
     if title.keys {
         let key = |key: &str, what: &str| format!("{BOLD}{key}{PLAIN} {what}   ");
         let whom = match show.chosen {

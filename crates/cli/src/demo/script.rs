@@ -50,6 +50,11 @@ pub(super) enum Target {
 }
 
 impl Script {
+    /// Nothing happens by itself, for as long as anybody likes.
+    pub(super) fn empty() -> Self {
+        Self { steps: VecDeque::new(), end: Duration::MAX }
+    }
+
     /// Reads a script for so many nodes; the error says what is wrong, and where.
     pub(super) fn parse(text: &str, nodes: usize) -> Result<Self, String> {
         let mut script = Self { steps: VecDeque::new(), end: Duration::ZERO };
@@ -85,7 +90,7 @@ impl Script {
 }
 
 impl Action {
-    fn parse(text: &str, nodes: usize) -> Result<Self, String> {
+    pub(super) fn parse(text: &str, nodes: usize) -> Result<Self, String> {
         let (verb, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let rest = rest.trim();
         let some = || match targets(rest, nodes)? {

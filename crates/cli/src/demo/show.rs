@@ -13,7 +13,7 @@ use super::ledger::Audit;
 use super::places::{Figures, Places};
 use super::script::{Action, Named, Script, Target, numbers, sides};
 use super::stage::{News, Stage, State, What};
-use super::wire::{Order, Report, Seen};
+use super::wire::{Decided, Order, Report, Sees};
 use crate::exit::{self, Failure};
 
 /// Everything that is known while it goes on.
@@ -25,8 +25,12 @@ pub(super) struct Show {
     pub(super) by_hand: bool,
     /// When the worker first began: what times are counted from.
     pub(super) began: Option<Moment>,
-    /// What each process believes about the cluster, and whether it is up.
-    pub(super) views: BTreeMap<usize, (bool, Vec<Seen>)>,
+    /// What each process believes about the cluster.
+    pub(super) views: BTreeMap<usize, Sees>,
+    /// How each process last called itself.
+    pub(super) names: BTreeMap<usize, String>,
+    /// Where each serves its own management API.
+    pub(super) urls: BTreeMap<usize, String>,
     pub(super) jobs: Jobs,
     /// What the counters do, if there are any.
     pub(super) places: Option<Places>,
@@ -35,6 +39,8 @@ pub(super) struct Show {
     pub(super) events: VecDeque<Event>,
     /// To be printed by who shows no picture.
     pub(super) unprinted: VecDeque<Event>,
+    /// To be shown on the page.
+    pub(super) unposted: VecDeque<Event>,
     pub(super) chosen: Target,
 }
 
@@ -52,6 +58,11 @@ pub(super) struct Event {
     pub(super) at: Moment,
     pub(super) kind: Kind,
     pub(super) text: String,
+    /// Whom it is about.
+    pub(super) node: Option<usize>,
+    /// Why, in one word.
+    pub(super) reason: Option<String>,
+    pub(super) decided: Option<Decided>,
 }
 
 /// What a line is about.
@@ -63,6 +74,8 @@ pub(super) enum Kind {
     Work,
     /// A stale write was refused.
     Refused,
+    /// A split was decided.
+    Decision,
     /// Anything else.
     Other,
 }
@@ -77,10 +90,13 @@ impl Show {
             by_hand: false,
             began: None,
             views: BTreeMap::new(),
+            names: BTreeMap::new(),
+            urls: BTreeMap::new(),
             jobs: Jobs::default(),
             refused: 0,
             events: VecDeque::new(),
             unprinted: VecDeque::new(),
+            unposted: VecDeque::new(),
             chosen: Target::Holder,
         }
     }
@@ -96,7 +112,7 @@ impl Show {
 
     /// Whether everybody is in, the first job was done, and shards are where they should be.
     pub(super) fn is_whole(&self) -> bool {
-        let all_up = (0..=self.nodes()).all(|number| self.views.get(&number).is_some_and(|v| v.0));
+        let all_up = (0..=self.nodes()).all(|number| self.views.get(&number).is_some_and(|v| v.up));
         let settled = self.places.as_ref().is_none_or(|places| places.are_settled(self.nodes()));
         all_up && self.jobs.acknowledged > 0 && settled
     }
@@ -113,8 +129,17 @@ impl Show {
     }
 
     pub(super) fn note(&mut self, kind: Kind, text: impl Into<String>) {
-        let event = Event { at: Moment::now(), kind, text: text.into() };
-        for events in [&mut self.events, &mut self.unprinted] {
+        self.tell(kind, text.into(), None, None);
+    }
+
+    /// The same, about a process, for a reason.
+    fn tell(&mut self, kind: Kind, text: String, node: Option<usize>, reason: Option<&str>) {
+        let reason = reason.map(str::to_owned);
+        self.push(Event { at: Moment::now(), kind, text, node, reason, decided: None });
+    }
+
+    fn push(&mut self, event: Event) {
+        for events in [&mut self.events, &mut self.unprinted, &mut self.unposted] {
             events.push_back(event.clone());
             if events.len() > EVENTS {
                 events.pop_front();
@@ -138,25 +163,29 @@ impl Show {
                 self.stage.ended(from);
                 if alone && declared_down {
                     let text = format!("{} was declared down, and is started again", called(from));
-                    self.note(Kind::Other, text);
+                    self.tell(Kind::Other, text, Some(from), None);
                     self.stage.start(from).await?;
                 } else if alone {
                     self.note(Kind::Other, format!("{} has ended by itself", called(from)));
                 }
             }
-            What::Said(Report::View { up, members }) => {
-                let before = self.views.insert(from, (up, members));
-                if up != before.is_some_and(|(up, _)| up) && self.began.is_some() {
+            What::Said(Report::View(sees)) => {
+                let up = sees.up;
+                self.names.insert(from, sees.me.clone());
+                let before = self.views.insert(from, sees);
+                if up != before.is_some_and(|before| before.up) && self.began.is_some() {
                     let word = if up { "is a member again" } else { "is out of the cluster" };
-                    self.note(Kind::Other, format!("{} {word}", called(from)));
+                    self.tell(Kind::Other, format!("{} {word}", called(from)), Some(from), None);
                 }
             }
-            What::Said(Report::Started { token, at }) => {
-                self.started(from, token, Moment::from_nanos(at));
+            What::Said(Report::Decided(decided)) => self.decided(from, decided),
+            What::Said(Report::Started { token, expired, at }) => {
+                self.started(from, token, expired, Moment::from_nanos(at));
             }
-            What::Said(Report::Stopped { token, why, at }) => {
+            What::Said(Report::Stopped { token, why, reason, at }) => {
                 self.history.stopped(from, token, Moment::from_nanos(at));
-                self.note(Kind::Work, format!("{} stops: {why}", called(from)));
+                let text = format!("{} stops: {why}", called(from));
+                self.tell(Kind::Work, text, Some(from), reason.as_deref());
             }
             What::Said(Report::Refused { token, fence }) => {
                 self.refused += 1;
@@ -165,7 +194,7 @@ impl Show {
                     "{} wrote with token {token}: refused, the fence is at {fence}",
                     called(from)
                 );
-                self.note(Kind::Refused, text);
+                self.tell(Kind::Refused, text, Some(from), None);
             }
             What::Said(Report::Jobs { sent, acknowledged, finished }) => {
                 self.jobs = Jobs { sent, acknowledged, finished };
@@ -173,6 +202,7 @@ impl Show {
             What::Said(Report::Silence { from, to }) => {
                 self.history.silence(Moment::from_nanos(from), Moment::from_nanos(to));
             }
+            What::Said(Report::Listens(url)) => drop(self.urls.insert(from, url)),
             What::Said(Report::Trouble(text)) => self.note(Kind::Other, text),
             What::Said(report) => {
                 if let Some(places) = &mut self.places {
@@ -188,12 +218,30 @@ impl Show {
         self.places.iter_mut().for_each(|places| places.died(number, at));
     }
 
-    fn started(&mut self, from: usize, token: Token, at: Moment) {
+    fn decided(&mut self, from: usize, decided: Decided) {
+        let Decided { survives, down, reason } = &decided;
+        let side = if *survives { "its side goes on" } else { "its side ends" };
+        let text = format!("{} decided that {side}, {} down: {reason}", called(from), list(down));
+        let word = if *survives { "survive" } else { "down_self" };
+        self.push(Event {
+            at: Moment::now(),
+            kind: Kind::Decision,
+            text,
+            node: Some(from),
+            reason: Some(word.into()),
+            decided: Some(decided),
+        });
+    }
+
+    fn started(&mut self, from: usize, token: Token, expired: Option<String>, at: Moment) {
         self.history.started(from, token, at);
         let gap = self.history.failovers(Moment::now()).last().map(|failover| failover.gap);
         let after = gap.map_or(String::new(), |gap| format!(", {} after the last", ms(gap)));
         let token = said_token(token);
-        self.note(Kind::Work, format!("{} works with token {token}{after}", called(from)));
+        let whose =
+            expired.as_ref().map_or(String::new(), |it| format!("; {it}'s tenure had expired"));
+        let text = format!("{} works with token {token}{after}{whose}", called(from));
+        self.tell(Kind::Work, text, Some(from), expired.map(|_| "expired"));
     }
 
     /// Does what is due.

@@ -26,6 +26,8 @@ pub(super) struct Stage {
     ttl: Duration,
     load: Load,
     addresses: Vec<Address>,
+    /// Whether nodes serve their own management API.
+    pub(super) managed: bool,
     pub(super) actors: Vec<Actor>,
     /// The sides that do not reach each other; none while the network is whole.
     pub(super) sides: Vec<Vec<usize>>,
@@ -94,9 +96,23 @@ impl Stage {
             .collect();
         let addresses = addresses(nodes + 1);
         let (sides, without_store) = (Vec::new(), BTreeSet::new());
-        let stage =
-            Self { directory, store, ttl, load, addresses, actors, sides, without_store, news };
+        let stage = Self {
+            directory,
+            store,
+            ttl,
+            load,
+            addresses,
+            managed: false,
+            actors,
+            sides,
+            without_store,
+            news,
+        };
         Ok((stage, received))
+    }
+
+    pub(super) fn address(&self, number: usize) -> &Address {
+        &self.addresses[number]
     }
 
     /// Whether the nodes host counters besides the worker.
@@ -145,6 +161,7 @@ impl Stage {
             .args(["--addresses", &addresses.join(",")])
             .args(["--number", &number.to_string()])
             .args(["--ttl", &format!("{}ms", self.ttl.as_millis())])
+            .args(self.managed.then_some("--manage"))
             .args(self.load.args())
             // It may have a password in it, and arguments can be seen by everybody.
             .env("TENURE_LEASE", &self.store)

@@ -22,6 +22,14 @@ impl Coordinator {
         self.rebalance(eligible, now);
     }
 
+    /// Evens out now, instead of at the next interval.
+    pub fn rebalance_now(&mut self, now: Moment) {
+        if let Some(duty) = &mut self.duty {
+            duty.rebalance_at = now;
+            self.settle(now);
+        }
+    }
+
     fn relieve_leavers(&mut self) {
         let Some(duty) = &self.duty else { return };
         let leaves = |id: HostId| {

@@ -67,6 +67,8 @@ pub(super) struct Control<M: Message> {
     pub(super) out: bool,
     /// Since when it hosts nothing any more, because it leaves.
     pub(super) handed_over: Option<Moment>,
+    /// When metrics are to be told next what passes here.
+    pub(super) traffic_at: Moment,
     /// Asks everybody, once it is known where its shards are, whether it may go.
     farewell: Option<JoinHandle<()>>,
     /// Those who go, and are told when they may.
@@ -132,6 +134,7 @@ impl<M: Message> Control<M> {
             left: false,
             out: false,
             handed_over: None,
+            traffic_at: Moment::ZERO,
             farewell: None,
             goers: Vec::new(),
             over,
@@ -142,7 +145,8 @@ impl<M: Message> Control<M> {
     pub(super) async fn run(mut self, mut incoming: Incoming<M>) {
         let Incoming { events, letters, farewells, leaving } = &mut incoming;
         let (mut deaf, mut asked) = (false, false);
-        let routes = self.shared.routes.clone();
+        let shared = self.shared.clone();
+        let routes = &shared.routes;
         loop {
             self.attend();
             let mut holding = self.guard.holding();
@@ -154,6 +158,8 @@ impl<M: Message> Control<M> {
             }
             if ended && idle {
                 if self.out {
+                    self.traffic_at = Moment::ZERO; // For the last time.
+                    self.say();
                     self.over.send_replace(true);
                     return;
                 }
@@ -184,6 +190,7 @@ impl<M: Message> Control<M> {
                 Some(farewell) = farewells.recv(), if !deaf => self.goes(farewell),
                 Some(event) = events.recv(), if !ended => self.event(event),
                 () = routes.drained() => {}
+                () = shared.rebalance.notified() => self.rebalance(),
                 () = tokio::task::yield_now(), if !self.own.is_empty() => {}
                 () = until(wake) => {}
             }
@@ -276,6 +283,12 @@ impl<M: Message> Control<M> {
                     self.region.hurry(now);
                 }
             }
+        }
+    }
+
+    fn rebalance(&mut self) {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.rebalance_now(Moment::now());
         }
     }
 
@@ -408,7 +421,7 @@ impl<M: Message> Control<M> {
         let pending = self.shards.values().any(|running| !running.pending.is_empty());
         let goes = self.handed_over.is_some() && !*self.over.borrow();
         let retry = if pending || goes { Moment::now() + RETRY } else { Moment::NEVER };
-        self.region.next_wake().min(coordinator).min(retry)
+        self.region.next_wake().min(coordinator).min(retry).min(self.traffic_at)
     }
 }
 

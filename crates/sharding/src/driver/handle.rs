@@ -2,13 +2,14 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use tenure_cluster::messaging::{Ask, AskError, Message, NotDone, ReceiverError};
 use tenure_cluster::transport::Closed;
 use tenure_cluster::{Cluster, Node};
 
+use super::count::Counts;
 use super::reliable::Reliable;
 use super::remote::{Frame, Peer, Raw, RawAsk, bad_id, size};
 use super::routes::{AskWay, Back, Item, Routes, Sent, Ticket};
@@ -31,6 +32,9 @@ pub(super) struct Shared<M> {
     pub(super) routes: Arc<Routes<M>>,
     pub(super) control: mpsc::Sender<Event<M>>,
     pub(super) status: Mutex<Arc<Status>>,
+    pub(super) counts: Counts,
+    /// Somebody wants shards to be evened out now.
+    pub(super) rebalance: Notify,
 }
 
 impl<M: Message> Sharding<M> {
@@ -43,7 +47,24 @@ impl<M: Message> Sharding<M> {
     /// Who coordinates, what is hosted here, where the rest is; why not, if nobody coordinates.
     pub fn status(&self) -> Status {
         let status = self.shared.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Status { waiting: self.shared.routes.waiting(), ..(*status).clone() }
+        let (waiting, entities) = (self.shared.routes.waiting(), self.shared.counts.entities());
+        Status { waiting, entities, ..(*status).clone() }
+    }
+
+    /// What these entities are called.
+    pub fn kind(&self) -> &str {
+        &self.shared.kind
+    }
+
+    /// Has the coordinator even out now who hosts how much, instead of at its next interval. Only the
+    /// node that coordinates can; others say which one that is.
+    pub fn rebalance(&self) -> Result<(), NotCoordinator> {
+        let status = self.status();
+        if !status.coordinates {
+            return Err(NotCoordinator(status.coordinator.map(|(node, _)| node)));
+        }
+        self.shared.rebalance.notify_one();
+        Ok(())
     }
 }
 
@@ -58,6 +79,21 @@ impl<M> std::fmt::Debug for Sharding<M> {
         f.debug_struct("Sharding").field("kind", &self.shared.kind).finish_non_exhaustive()
     }
 }
+
+/// This node does not coordinate; who does, if that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotCoordinator(pub Option<Node>);
+
+impl std::fmt::Display for NotCoordinator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Some(node) => write!(f, "this node does not coordinate: ask {node}, which does"),
+            None => f.write_str("this node does not coordinate, and knows nobody who does"),
+        }
+    }
+}
+
+impl std::error::Error for NotCoordinator {}
 
 /// The way to one entity, wherever it is.
 ///

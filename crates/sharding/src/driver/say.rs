@@ -1,17 +1,20 @@
 //! Tells users how things are.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use tenure_cluster::messaging::Message;
 use tenure_lease::Moment;
 
 use super::control::Control;
+use super::handle::Shared;
 use crate::{Status, telemetry};
 
 impl<M: Message> Control<M> {
     /// What users see, if it has changed.
-    pub(super) fn say(&self) {
+    pub(super) fn say(&mut self) {
         let now = Moment::now();
+        self.say_traffic(now);
         let coordinates =
             self.coordinator.as_ref().is_some_and(|it| it.is_active(now) && it.is_recovered());
         let term = self.region.term();
@@ -21,6 +24,7 @@ impl<M: Message> Control<M> {
             shards: self.shared.settings.shards,
             hosted: self.region.shards().collect(),
             homes: self.region.homes().map(|(shard, node)| (shard, node.clone())).collect(),
+            entities: 0,
             waiting: 0,
             why_not: self.why_not(now),
         };
@@ -29,6 +33,15 @@ impl<M: Message> Control<M> {
             telemetry::hosting(&self.shared.kind, status.hosted.len());
             telemetry::coordinating(&self.shared.kind, coordinates);
             *said = Arc::new(status);
+        }
+    }
+
+    /// Tells the metrics what passes here, once in a while.
+    fn say_traffic(&mut self, now: Moment) {
+        if now >= self.traffic_at {
+            self.traffic_at = now + TRAFFIC;
+            let Shared { kind, routes, counts, .. } = &*self.shared;
+            telemetry::traffic(kind, counts.entities(), routes.waiting(), counts.take_received());
         }
     }
 
@@ -66,3 +79,6 @@ impl<M: Message> Control<M> {
         None
     }
 }
+
+/// How often it is told what passes.
+const TRAFFIC: Duration = Duration::from_secs(1);

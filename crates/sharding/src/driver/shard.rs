@@ -16,6 +16,7 @@ use tenure_cluster::Node;
 use tenure_cluster::messaging::{Lost, Reply};
 use tenure_lease::Token;
 
+use super::count::Tally;
 use super::handle::Shared;
 use super::remote::refuse;
 use super::routes::{Back, Item};
@@ -61,6 +62,7 @@ pub(super) struct Task<E: Entity> {
     restarts: BinaryHeap<Reverse<Restart>>,
     /// How many messages wait in mailboxes.
     waiting: usize,
+    tally: Tally<E::Message>,
 }
 
 /// An entity's place. It is idle, at work, or waits until it may be made again.
@@ -84,6 +86,7 @@ pub(super) async fn run<E: Entity>(
 ) -> Ended<E::Message> {
     let Begin { hosted, me, mut items, mut orders } = begin;
     let mut task = Task {
+        tally: Tally::new(shared.clone()),
         shared,
         make,
         hosted,
@@ -96,6 +99,7 @@ pub(super) async fn run<E: Entity>(
     };
     let mut batch = Vec::new();
     let order = loop {
+        task.tally.entities(task.entities.len());
         let restart_at = task.restart_at();
         tokio::select! {
             biased;
@@ -142,15 +146,16 @@ impl<E: Entity> Task<E> {
         batch: &mut Vec<Item<E::Message>>,
         orders: &watch::Receiver<Option<StopOrder>>,
     ) -> bool {
+        let count = batch.len();
         let mut rest = std::mem::take(batch).into_iter();
-        while let Some(item) = rest.next() {
+        let mut stops = false;
+        while !stops && let Some(item) = rest.next() {
             self.receive(item);
-            if orders.has_changed().unwrap_or(true) {
-                batch.extend(rest);
-                return true;
-            }
+            stops = orders.has_changed().unwrap_or(true);
         }
-        false
+        self.tally.received(count - rest.len());
+        batch.extend(rest);
+        stops
     }
 
     /// Has one received now, if its entity is idle; else it waits.

@@ -4,11 +4,12 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use tenure_cluster::Cluster;
 
 use super::control::{Control, Incoming, Spawn};
+use super::count::Counts;
 use super::guard::Guards;
 use super::handle::{Sharding, Shared};
 use super::letter::{Farewell, Letter, board, farewells};
@@ -67,6 +68,8 @@ fn begin<E: Entity>(
         routes: Routes::new(settings.shards),
         status: Mutex::new(Arc::new(Status { shards: settings.shards, ..Status::default() })),
         control: control.clone(),
+        counts: Counts::default(),
+        rebalance: Notify::new(),
         cluster: cluster.clone(),
         kind,
         inbox,

@@ -10,7 +10,7 @@ use tenure_lease::backend::{StoreError, StoreErrorKind};
 use tenure_lease::{LeaseError, Loss, Moment, Standby, Tenure};
 
 use super::instance::{Instance, Work};
-use super::post::Post;
+use super::post::{Did, HandOver, Post};
 use crate::builder::{Guard, Probe};
 use crate::manager::{Effect, Manager, Stance, StopReason};
 use crate::{Settings, StartError, Word, telemetry};
@@ -24,9 +24,11 @@ pub(crate) fn manage(
     work: Work,
 ) -> Result<(), StartError> {
     let post = Post::of(&cluster)?;
-    if !post.manage(&name) {
+    let (wishes, hand_overs) = mpsc::channel(1);
+    if !post.manage(&name, wishes) {
         return Err(StartError::Started(name));
     }
+    telemetry::managed(&name);
     let (leave, leaving) = mpsc::channel(1);
     let (over, is_over) = watch::channel(false);
     cluster.before_leaving(move || {
@@ -57,6 +59,7 @@ pub(crate) fn manage(
         tenure: None,
         instance: None,
         releasing: None,
+        hand_overs,
         over,
     };
     tokio::spawn(task.run(leaving));
@@ -87,6 +90,7 @@ struct Task {
     tenure: Option<Held>,
     instance: Option<Instance>,
     releasing: Option<tokio::task::JoinHandle<()>>,
+    hand_overs: mpsc::Receiver<HandOver>,
     over: watch::Sender<bool>,
 }
 
@@ -105,6 +109,7 @@ enum Happened {
     Ended(Result<(), crate::BoxError>),
     Released,
     Leave,
+    HandOver(HandOver),
     Time,
 }
 
@@ -136,6 +141,8 @@ impl Task {
                         None => continue,
                     }
                 }
+                // Never closed before this ends: the post has the other end.
+                Some(wish) = self.hand_overs.recv() => Happened::HandOver(wish),
                 acquired = acquired(&self.standby) => Happened::Acquired(Box::new(acquired)),
                 answers = answers(&self.standby, &mut self.probe, &mut self.past) => {
                     Happened::Store(answers)
@@ -190,6 +197,9 @@ impl Task {
                     self.manager.released(now);
                 }
                 Happened::Leave => self.manager.leave(now),
+                Happened::HandOver(wish) => {
+                    let _ = wish.send(self.manager.hand_over(now)); // Whoever asked may be gone.
+                }
                 Happened::Time => self.manager.tick(now),
             }
         }
@@ -223,6 +233,7 @@ impl Task {
             Effect::Start(token) => {
                 tracing::info!(singleton = %self.name, %token, "singleton starts here");
                 telemetry::started(&self.name);
+                self.post.happened(&self.name, Did::Start(token));
                 let tenure = self.tenure.as_ref().map(|held| held.tenure.clone());
                 self.instance =
                     Some(Instance::start(&self.work, &self.cluster, &self.name, token, tenure));
@@ -230,6 +241,7 @@ impl Task {
             Effect::Stop(reason) => {
                 tracing::info!(singleton = %self.name, %reason, "singleton stops here");
                 telemetry::stopped(&self.name, &reason);
+                self.post.happened(&self.name, Did::Stop(reason.clone()));
                 let budget = self.tenure.as_ref().map(|held| held.tenure.time_to_stop());
                 let within = match (&reason, budget) {
                     (StopReason::LeaseLost(_), Some(budget)) => budget,
@@ -288,6 +300,7 @@ impl Task {
             Ok(()) => tracing::info!(singleton = %self.name, "singleton has ended here"),
             Err(error) => {
                 telemetry::failed(&self.name);
+                self.post.happened(&self.name, Did::Fail(error.to_string()));
                 tracing::error!(singleton = %self.name, "singleton failed: {error}");
             }
         }
