@@ -227,6 +227,7 @@ impl<M: Message> Control<M> {
     fn goes(&mut self, received: Received<Farewell>) {
         let Received { from, reply, .. } = received;
         self.region.farewell(&from, Moment::now());
+        self.goers.retain(|(node, _)| *node != from);
         self.goers.push((from, reply));
     }
 
