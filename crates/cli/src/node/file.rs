@@ -401,7 +401,9 @@ mod tests {
             settings.extend(part.filter(|(_, value)| !value.is_object()).map(|(name, _)| &**name));
         }
         for setting in settings {
-            assert!(documentation.contains(&format!("`{setting}`")), "{setting}");
+            // A setting, or a table of them.
+            let names = [format!("`{setting}`"), format!("`[{setting}]`")];
+            assert!(names.iter().any(|name| documentation.contains(name)), "{setting}");
         }
     }
 
