@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::*;
 use nodes::*;
@@ -173,8 +173,16 @@ fn ask(
          Content-Length: {length}\r\n\r\n{body}"
     );
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = Vec::new();
-    let read = stream.read_to_end(&mut answer);
-    assert!(read.is_ok() || within.is_some(), "{read:?}");
-    String::from_utf8(answer).unwrap()
+    let until = within.map(|within| Instant::now() + within);
+    let (mut answer, mut part) = (Vec::new(), [0; 4096]);
+    // A stream may never fall silent.
+    while until.is_none_or(|until| Instant::now() < until) {
+        match stream.read(&mut part) {
+            Ok(0) => break,
+            Ok(length) => answer.extend_from_slice(&part[..length]),
+            Err(_) if within.is_some() => break,
+            Err(error) => panic!("{method} {path}: {error}"),
+        }
+    }
+    String::from_utf8_lossy(&answer).into_owned()
 }
