@@ -89,10 +89,11 @@ const AWAY: [(f64, &str); 2] = [(0.0, "store away"), (9.0, "store back")];
 fn store_away_with_sessions() {
     let sum = play("store away, sessions", "sessions", rounds().min(10), &[], &AWAY, 18.0);
     assert!(count(&sum, "shards_moved") >= rounds().min(10) as u64 * 64, "all stop: {sum}");
-    let least = sum["shard_unavailable_ms_p50"].as_f64().unwrap();
-    assert!(least >= 1900.0 * ttl(), "they stop within the ttl: {sum}");
+    // (The middle says nothing: shards are evened out afterwards, and those moves take no time.)
+    let longest = sum["shard_unavailable_ms_max"].as_f64().unwrap();
+    assert!(longest >= 1900.0 * ttl(), "they stop within the ttl: {sum}");
     at_most(&sum, "shard_unavailable_ms_max", (3.0 * ttl() + 5.0) * 1000.0);
-    assert!(count(&sum, "store_requests_per_second_max") <= REQUESTS_MAX, "{sum}");
+    at_most(&sum, "store_requests_per_second_max", REQUESTS_MAX);
 }
 
 /// With a lease for the coordinator alone they go on.
@@ -101,8 +102,8 @@ fn store_away_with_a_lease() {
     let sum = play("store away, lease", "lease", rounds().min(10), &[], &AWAY, 18.0);
     at_most(&sum, "others_unavailable_ms_max", 500.0);
     at_most(&sum, "shard_unavailable_ms_max", 500.0);
-    assert!(count(&sum, "store_requests_per_second_max") <= REQUESTS_MAX, "{sum}");
+    at_most(&sum, "store_requests_per_second_max", REQUESTS_MAX);
 }
 
 /// Of six processes together.
-const REQUESTS_MAX: u64 = 200;
+const REQUESTS_MAX: f64 = 200.0;
