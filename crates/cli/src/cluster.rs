@@ -1,23 +1,26 @@
 //! `tenure cluster`: a running node, for the people who look after it.
 
 mod protocol;
+mod remote;
 mod status;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::exit::{self, Failure};
 use crate::output;
+use remote::Remote;
 
 pub(crate) use protocol::{Answer, Change, Changed, REQUEST_MAX, Request};
 pub(crate) use status::Status;
 
 /// Look at a running node's cluster, and change it
 ///
-/// Asks a `tenure node` on this machine, through the socket that its setting `admin` names.
+/// Asks a `tenure node` on this machine, through the socket that its setting `admin` names; or any
+/// node with a management API, by its URL.
 #[derive(clap::Args)]
 #[command(after_help = exit::HELP)]
 pub(crate) struct Args {
@@ -37,13 +40,19 @@ enum Command {
     /// if it is alive after all, it ends as soon as it hears of it. Make sure that it has stopped
     /// before you say so: nobody waits for it any more.
     Down(Down),
+    /// Have a node that hosts a singleton hand it over
+    HandOver(HandOver),
+    /// Have shards of a kind moved to where fewer are
+    Rebalance(Rebalance),
 }
 
 #[derive(clap::Args)]
 struct Target {
     /// The admin socket of a node on this machine
-    #[arg(long, value_name = "PATH")]
-    admin: PathBuf,
+    #[arg(long, value_name = "PATH", required_unless_present = "url", conflicts_with = "url")]
+    admin: Option<PathBuf>,
+    #[command(flatten)]
+    remote: Remote,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -66,11 +75,37 @@ struct Down {
     node: String,
 }
 
+#[derive(clap::Args)]
+struct HandOver {
+    #[command(flatten)]
+    target: Target,
+    /// Which singleton, as the node's page shows it
+    singleton: String,
+}
+
+#[derive(clap::Args)]
+struct Rebalance {
+    #[command(flatten)]
+    target: Target,
+    /// Which kind, as the node's page shows it
+    kind: String,
+}
+
 pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
     let (target, request) = match args.command {
         Command::Status(target) => (target, Request::Status),
         Command::Leave(args) => (args.target, Request::Leave { node: args.node }),
         Command::Down(args) => (args.target, Request::Down { node: args.node }),
+        Command::HandOver(args) => {
+            let changed = args.target.remote.hand_over(&args.singleton)?;
+            output::print(&changed, args.target.json)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Rebalance(args) => {
+            let changed = args.target.remote.rebalance(&args.kind)?;
+            output::print(&changed, args.target.json)?;
+            return Ok(ExitCode::SUCCESS);
+        }
     };
     match target.ask(&request)? {
         Answer::Status(status) => output::print(&status, target.json)?,
@@ -82,22 +117,29 @@ pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
 
 impl Target {
     fn ask(&self, request: &Request) -> Result<Answer, Failure> {
-        let failed = |error: std::io::Error| {
-            Failure::new(
-                exit::UNAVAILABLE,
-                format!("no node answers at {}: {error}; does it run?", self.admin.display()),
-            )
-        };
-        let mut stream = UnixStream::connect(&self.admin).map_err(failed)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-        let mut line = serde_json::to_vec(request).expect("a request is JSON");
-        line.push(b'\n');
-        stream.write_all(&line).map_err(failed)?;
-        let mut answer = Vec::new();
-        let mut reading = BufReader::new(stream).take(ANSWER_MAX);
-        reading.read_until(b'\n', &mut answer).map_err(failed)?;
-        serde_json::from_slice(&answer).map_err(|error| failed(error.into()))
+        match &self.admin {
+            Some(admin) => ask_socket(admin, request),
+            None => self.remote.ask(request),
+        }
     }
+}
+
+fn ask_socket(admin: &Path, request: &Request) -> Result<Answer, Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::new(
+            exit::UNAVAILABLE,
+            format!("no node answers at {}: {error}; does it run?", admin.display()),
+        )
+    };
+    let mut stream = UnixStream::connect(admin).map_err(failed)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    let mut line = serde_json::to_vec(request).expect("a request is JSON");
+    line.push(b'\n');
+    stream.write_all(&line).map_err(failed)?;
+    let mut answer = Vec::new();
+    let mut reading = BufReader::new(stream).take(ANSWER_MAX);
+    reading.read_until(b'\n', &mut answer).map_err(failed)?;
+    serde_json::from_slice(&answer).map_err(|error| failed(error.into()))
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);

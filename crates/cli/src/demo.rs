@@ -1,17 +1,22 @@
 //! `tenure demo`: a cluster of real processes, one worker, and everything that can go wrong.
 #![allow(clippy::disallowed_methods, reason = "a demonstration runs in real time")]
 
+mod book;
 mod client;
+mod counter;
 mod history;
 mod keys;
 mod ledger;
 mod node;
 mod outage;
+mod page;
+mod places;
 mod screen;
 mod script;
 mod show;
 mod stage;
 mod wire;
+mod writes;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,6 +32,7 @@ use crate::store::StoreArgs;
 use crate::{duration, output};
 use keys::Keys;
 pub(crate) use node::{Args as ProcessArgs, main as process};
+use page::{Order, Page};
 use screen::{Screen, Title};
 use script::{Action, Script, Target};
 use show::{Kind, Show};
@@ -39,7 +45,11 @@ use stage::{Directory, News, Stage};
 /// wrong, as a script says or as you press: kill -9, SIGSTOP, a cut network, a store that is away.
 /// In the end it says how long nobody worked each time, and counts what must not happen.
 ///
-/// Ends with 1 if two worked at once, a stale write was accepted, or a job was lost or done twice.
+/// With --sharding the nodes also host counters by key, grouped into shards, each in one place; the
+/// client sends them numbered writes, and it says how long writes waited for shards that moved.
+///
+/// Ends with 1 if two worked at once, a stale write was accepted, or a job or write was lost or done
+/// twice.
 #[derive(clap::Args)]
 #[command(after_long_help = HELP)]
 pub(crate) struct Args {
@@ -58,15 +68,56 @@ pub(crate) struct Args {
     /// How long it lasts [default: as long as the script; until the key q once a key broke something]
     #[arg(long = "for", value_parser = duration::parse, value_name = "DURATION")]
     length: Option<Duration>,
+    /// Serve a page that shows it, with buttons that break things, at this address of this machine;
+    /// without a script nothing else breaks them then
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:7480")]
+    page: Option<String>,
+    #[command(flatten)]
+    load: Load,
     /// Print the figures of the end as JSON, and what happens to stderr
     #[arg(long)]
     json: bool,
 }
 
+/// What there is besides the worker.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Load {
+    /// Host 300 counters in 64 shards, too, guarded like this; "sessions" if it is not said
+    #[arg(long, value_enum, value_name = "GUARD", num_args = 0..=1, require_equals = true,
+        default_missing_value = "sessions")]
+    sharding: Option<Setup>,
+    /// How many writes the client sends to counters in a second
+    #[arg(long, default_value_t = 1000, requires = "sharding", value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rate: u32,
+}
+
+/// What guards the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Setup {
+    /// A lease for the coordinator, and a session for each node: a counter is never in two places
+    Sessions,
+    /// A lease for the coordinator alone: counters go on while the store is away
+    Lease,
+}
+
+impl Load {
+    /// As a process is told.
+    fn args(&self) -> Vec<String> {
+        let Some(setup) = self.sharding else { return Vec::new() };
+        let setup = match setup {
+            Setup::Sessions => "sessions",
+            Setup::Lease => "lease",
+        };
+        vec![format!("--sharding={setup}"), "--rate".into(), self.rate.to_string()]
+    }
+}
+
 const HELP: &str = "\
 Scripts: one step per line, the time since the worker began and what to do; # begins a comment.
   5s   cut 1,2 | 3,4,5     the network falls into groups; who is not named goes with the largest;
-                           \"holder\" is the worker's node, \"rest\" all others, \"client\" who sends jobs
+                           \"holder\" is the worker's node, \"coordinator\" the one that says where
+                           shards are, \"rest\" all others, \"client\" who sends jobs
   12s  heal                the network is whole again
   15s  kill holder         kill -9; nodes by number, too: kill 2,3
   20s  pause holder 6s     SIGSTOP, and SIGCONT after 6s
@@ -96,6 +147,7 @@ async fn run(args: Args) -> Result<ExitCode, Failure> {
             let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
             Script::parse(&text, nodes).map_err(wrong)?
         }
+        None if args.page.is_some() => Script::empty(),
         None => Script::parse(TOUR, nodes).map_err(Failure::usage)?,
     };
     let mut signals = Signals::new().map_err(|error| Failure::system("signals", &error))?;
@@ -104,21 +156,40 @@ async fn run(args: Args) -> Result<ExitCode, Failure> {
         Some(url) => url,
         None => format!("file:{}", directory.path().join("leases").display()),
     };
-    let info = StoreArgs::from(url.as_str()).open().await?.info();
+    let store = StoreArgs::from(url.as_str()).open().await?;
+    let info = store.info();
     let ttl = args.ttl.max(info.ttl_min);
     let timing = Settings::new(ttl);
     timing.check_for(&info)?;
-    let (stage, news) = Stage::new(directory, url, ttl, nodes)?;
+    let (mut stage, news) = Stage::new(directory, url, ttl, args.load, nodes)?;
+    stage.managed = args.page.is_some();
+    let page = match &args.page {
+        Some(listen) => Some(Page::open(listen, nodes, store, ttl).await?),
+        None => None,
+    };
+    let url = page.as_ref().map(Page::url);
+    if let Some(url) = &url {
+        eprintln!("page: {url}");
+    }
     let keys = Keys::new().map_err(|error| Failure::system("the terminal", &error))?;
-    let title =
-        Title { store: info.kind, ttl, said: args.length, keys: keys.are_there(), phase: None };
+    let title = Title {
+        store: info.kind,
+        ttl,
+        said: args.length,
+        keys: keys.are_there(),
+        page: url,
+        phase: None,
+    };
     let mut play = Play {
         show: Show::new(stage, script, &timing),
         news,
         keys,
         screen: Screen::new(args.json),
+        page,
         title,
     };
+    // Without a script it lasts until somebody ends it.
+    play.show.by_hand = args.page.is_some() && args.script.is_none();
     let stopped = tokio::select! {
         stopped = play.whole() => stopped?,
         signal = signals.next() => Some(signal),
@@ -134,11 +205,11 @@ async fn run(args: Args) -> Result<ExitCode, Failure> {
         true => output::json(&summary)?,
         false => screen::print(&summary, &show),
     }
-    let (clean, finished) = (summary.is_clean(), show.jobs.finished);
+    let (clean, finished) = (summary.is_clean(), show.is_finished());
     if !clean || !finished {
         let what = match clean {
             false => "something happened that must not",
-            true => "not every job was done within a while after all was mended",
+            true => "not every job or write was done within a while after all was mended",
         };
         let directory = show.stage.keep().display();
         eprintln!("tenure: {what}; logs and ledger are in {directory}");
@@ -152,6 +223,7 @@ struct Play<'a> {
     news: mpsc::Receiver<News>,
     keys: Keys,
     screen: Screen,
+    page: Option<Page>,
     title: Title<'a>,
 }
 
@@ -176,9 +248,9 @@ impl Play<'_> {
             title.length(show).is_some_and(|length| show.elapsed(Moment::now()) >= length)
         })
         .await?;
-        self.title.phase = Some("mending everything, and waiting for jobs that are not done");
+        self.title.phase = Some("mending everything, and waiting for what is not done");
         self.show.settle().await?;
-        self.until(SETTLING, |show, _| show.jobs.finished).await?;
+        self.until(SETTLING, |show, _| show.is_finished()).await?;
         self.show.end_all();
         Ok(None)
     }
@@ -202,12 +274,14 @@ impl Play<'_> {
                     }
                     self.press(key).await?;
                 }
+                order = pressed(&mut self.page) => self.obey(order).await?,
                 _ = ticks.tick() => {
                     if self.show.began.is_some() {
                         self.show.advance(Moment::now()).await?;
                     }
                     drawn += 1;
                     if drawn % DRAW == 0 {
+                        self.page.iter_mut().for_each(|page| page.show(&mut self.show));
                         self.screen.draw(&mut self.show, &self.title);
                     }
                 }
@@ -220,6 +294,21 @@ impl Play<'_> {
                 return Ok(false);
             }
         }
+    }
+
+    /// Does what a button of the page means.
+    async fn obey(&mut self, order: Order) -> Result<(), Failure> {
+        let show = &mut self.show;
+        if show.began.is_none() {
+            order.not_now("it has not begun yet: wait until the worker works");
+        } else if order.action.misses(&show.named()) {
+            order.not_now("nobody is that just now, whom it could be done to");
+        } else {
+            show.by_hand = true;
+            show.act(&order.action).await?;
+            order.done();
+        }
+        Ok(())
     }
 
     /// Does what a key means. Whoever breaks something takes over from the script.
@@ -256,11 +345,19 @@ impl Play<'_> {
         show.by_hand = true;
         for action in actions {
             // With nobody at work there is no holder that it could be done to.
-            if !action.names_holder() || show.history.holder(Moment::now()).is_some() {
+            if !action.misses(&show.named()) {
                 show.act(&action).await?;
             }
         }
         Ok(())
+    }
+}
+
+/// The next button of the page, if there is one.
+async fn pressed(page: &mut Option<Page>) -> Order {
+    match page {
+        Some(page) => page.next().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -275,6 +372,10 @@ const TOUR: &str = include_str!("demo/tour.txt");
 const CLUSTER: &str = "demo";
 const WORKER: &str = "worker";
 const LEASE: &str = "demo.ledger";
+/// Of who says where counters are.
+const COORDINATOR: &str = "demo.counters";
+/// The counters; nodes' sessions are named after them.
+const COUNTERS: &str = "counters";
 const FORMATION: &str = "demo.formation";
 const ARBITRATION: &str = "demo.arbitration";
 /// The singleton.

@@ -16,6 +16,7 @@ mod lease;
 #[cfg(feature = "cluster")]
 mod node;
 mod output;
+mod own;
 mod run;
 #[cfg(feature = "cluster")]
 mod sim;
@@ -25,7 +26,7 @@ mod timings;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use exit::Failure;
@@ -63,6 +64,8 @@ enum Command {
     Sim(sim::Args),
     #[cfg(all(feature = "demo", target_os = "linux"))]
     Demo(demo::Args),
+    Completions(own::CompletionsArgs),
+    Man(own::ManArgs),
     #[cfg(all(feature = "demo", target_os = "linux"))]
     #[command(name = demo::PROCESS, hide = true)]
     DemoProcess(demo::ProcessArgs),
@@ -105,6 +108,8 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::main(&args),
         #[cfg(all(feature = "demo", target_os = "linux"))]
         Command::Demo(args) => demo::main(args),
+        Command::Completions(args) => Ok(own::completions(&args, Cli::command())),
+        Command::Man(args) => own::man(&args, Cli::command()),
         #[cfg(all(feature = "demo", target_os = "linux"))]
         Command::DemoProcess(args) => demo::process(&args),
     });

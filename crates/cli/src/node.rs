@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use tenure_cluster::transport::TransportError;
 use tenure_cluster::{Cluster, Ending, JoinError};
+use tenure_manage::{Manage, ManageError, Recorder};
 
 use crate::exit::{self, Failure};
 use crate::run::Signals;
@@ -52,10 +53,22 @@ async fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new().map_err(|error| Failure::system("signals", &error))?;
     let file = NodeFile::load(&args.config)?;
     let admin = file.admin().map(Admin::bind).transpose()?;
+    let manage = file.manage()?;
+    // Before anything is measured.
+    let recorder = manage.as_ref().and_then(|_| Recorder::install().ok());
     let settings = file.settings().await?;
     let (name, cluster_name) = (settings.name.clone(), settings.cluster.clone());
     let cluster = Cluster::start(settings).map_err(|error| not_started(&file, &error))?;
     tracing::info!(node = %cluster.me(), name, cluster = cluster_name, "looking for the cluster");
+    let _managed = match (manage, recorder) {
+        (Some(settings), Some(recorder)) => {
+            let manage = Manage::new(&cluster).settings(settings).metrics(recorder);
+            let running = manage.start().await.map_err(|error| not_managed(&file, &error))?;
+            tracing::info!(url = running.url(), "management");
+            Some(running)
+        }
+        _ => None,
+    };
     let serve = async {
         match &admin {
             Some(admin) => admin.serve(&cluster, &name, &cluster_name).await,
@@ -105,6 +118,13 @@ fn not_started(file: &NodeFile, error: &JoinError) -> Failure {
         }
         JoinError::Identity(_) => file.wrong_at("identity", &error.to_string()),
         _ => file.wrong(&error.to_string()),
+    }
+}
+
+fn not_managed(file: &NodeFile, error: &ManageError) -> Failure {
+    match error {
+        ManageError::Listen { .. } => Failure::new(exit::SYSTEM, format!("manage: {error}")),
+        _ => file.wrong(&format!("manage: {error}")),
     }
 }
 

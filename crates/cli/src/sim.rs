@@ -1,5 +1,6 @@
 //! `tenure sim`: whole clusters in virtual time, thousands of schedules of faults, each from a seed.
 
+mod parallel;
 mod sharding;
 mod table;
 

@@ -1,66 +1,23 @@
 //! Failovers of five real processes, many of one kind: `TENURE_ROUNDS=50 cargo test --release -p
 //! tenure-cli --test demo_rounds -- --nocapture --test-threads=1` measures; by default a few are checked.
-//!
-//! `TENURE_ROUNDS_STORE` names another store than a directory, `TENURE_ROUNDS_TTL` another ttl than 3
-//! seconds.
 #![cfg(all(target_os = "linux", feature = "demo"))]
 #![allow(clippy::disallowed_methods)]
 
 mod common;
+mod rounds;
 
-use std::fmt::Write as _;
-use std::fs::{self, File};
-
-use common::*;
+use rounds::{Play, at_most, ttl};
 use serde_json::Value;
 
-/// How many, and whether times are checked, too.
 fn rounds() -> (usize, bool) {
-    match std::env::var("TENURE_ROUNDS") {
-        Ok(count) => (count.parse().expect("TENURE_ROUNDS is a number"), true),
-        Err(_) => (3, false),
-    }
-}
-
-/// In seconds.
-fn ttl() -> f64 {
-    std::env::var("TENURE_ROUNDS_TTL").map_or(3.0, |ttl| ttl.parse().expect("a number of seconds"))
+    rounds::rounds(3)
 }
 
 /// Plays these steps so many times, each round this long at a ttl of 3 s, and returns the sum of it.
 fn play(what: &str, count: usize, steps: &[(f64, &str)], length: f64) -> Value {
-    let mut script = String::new();
-    for round in 0..count {
-        for (at, step) in steps {
-            let at = 2.0 + (round as f64 * length + at) * ttl() / 3.0;
-            writeln!(script, "{}ms {step}", (at * 1000.0) as u64).unwrap();
-        }
-    }
-    let dir = Dir::new(&format!("rounds-{what}"));
-    fs::write(dir.join("script"), script).unwrap();
-    let events = File::create(dir.join("events")).unwrap();
-    let mut demo = tenure();
-    demo.args(["demo", "--json", "--ttl", &format!("{}s", ttl()), "--script"]);
-    demo.arg(dir.join("script")).stderr(events);
-    if let Ok(store) = std::env::var("TENURE_ROUNDS_STORE") {
-        demo.args(["--lease", &store]);
-    }
-    let demo = demo.output().unwrap();
-    println!("{what}: {}", String::from_utf8_lossy(&demo.stdout).trim());
-    let told = dir.lines("events").join("\n");
-    let sum: Value = serde_json::from_slice(&demo.stdout).unwrap_or_else(|_| panic!("{told}"));
-    for none in ["overlaps", "stale_writes_accepted", "jobs_lost", "jobs_twice"] {
-        assert_eq!(sum[none], 0, "{none}\n{told}");
-    }
-    assert!(demo.status.success(), "{told}");
-    assert!(sum["failovers"].as_u64().unwrap() >= count as u64, "{told}");
+    let sum = Play { what, options: &[], first: &[], steps, length }.times(count);
+    assert!(sum["failovers"].as_u64().unwrap() >= count as u64, "{sum}");
     sum
-}
-
-fn at_most(sum: &Value, figure: &str, millis: f64) {
-    if rounds().1 {
-        assert!(sum[figure].as_f64().unwrap() <= millis, "{figure} {}", sum[figure]);
-    }
 }
 
 /// The host leaves and comes back at its address; the next one leaves soon after.

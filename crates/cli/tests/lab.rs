@@ -7,14 +7,14 @@
 #![allow(clippy::disallowed_methods)]
 
 mod common;
+mod net;
 mod nodes;
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::*;
+use net::{Net, at};
 use nodes::*;
 use tenure_cluster::MembershipSettings;
 use tenure_cluster::downing::default_stable_after;
@@ -23,51 +23,6 @@ use tenure_cluster::downing::default_stable_after;
 struct Lab {
     nodes: Nodes,
     net: Net,
-}
-
-/// The places, taken away at the end.
-struct Net(String);
-
-impl Net {
-    fn new(name: &str, places: u8) -> Self {
-        let prefix =
-            std::env::var("TENURE_LAB").unwrap_or_else(|_| format!("lab{}", std::process::id()));
-        script(&["can"]);
-        let net = Self(format!("{prefix}{name}"));
-        net.tell("up", &[&places.to_string()]);
-        net
-    }
-
-    fn tell(&self, command: &str, arguments: &[&str]) -> String {
-        script(&[&[command, &self.0], arguments].concat())
-    }
-
-    fn cut(&self, one: &str, other: &str) {
-        self.tell("cut", &[one, other]);
-    }
-
-    fn heal(&self) {
-        self.tell("heal", &[]);
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        let _ = lab(&["down", &self.0]).status();
-    }
-}
-
-fn lab(arguments: &[&str]) -> Command {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/lab");
-    let mut command = Command::new(script);
-    command.args(arguments);
-    command
-}
-
-fn script(arguments: &[&str]) -> String {
-    let done = lab(arguments).output().unwrap();
-    assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
-    String::from_utf8(done.stdout).unwrap()
 }
 
 impl Lab {
@@ -96,8 +51,7 @@ impl Lab {
         let addresses = (1..=count).map(at).collect();
         let mut nodes = nodes(&format!("lab-{name}"), addresses, "");
         for index in 0..nodes.len() {
-            let place = format!("{}-{}", net.0, index + 1);
-            nodes.inside[index] = ["ip", "netns", "exec", &place].map(str::to_owned).into();
+            nodes.inside[index] = net.inside(index + 1);
         }
         nodes.start_all();
         let (_, took) = nodes.formed(nodes.len(), SOON);
@@ -143,11 +97,6 @@ impl Lab {
         assert_eq!((Some(id), &self.identity().1), (before.0, &before.1));
         took
     }
-}
-
-/// Where the node of this place, counted from 1, is reached.
-fn at(place: u8) -> String {
-    format!("10.99.0.{place}:7400")
 }
 
 fn places(places: &[u8]) -> BTreeSet<String> {

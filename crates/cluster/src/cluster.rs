@@ -29,6 +29,7 @@ struct Shared {
     hooks: Hooks,
     messaging: Arc<Messaging>,
     proof: watch::Receiver<Proof>,
+    settings: Settings,
     local: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
@@ -108,9 +109,9 @@ impl Cluster {
         settings.check()?;
         let hooks = Hooks::default();
         let Started { commands, state, events, messaging, proof } =
-            driver::start(settings, hooks.clone())?;
+            driver::start(settings.clone(), hooks.clone())?;
         let local = Mutex::default();
-        let shared = Shared { commands, state, events, hooks, messaging, proof, local };
+        let shared = Shared { commands, state, events, hooks, messaging, proof, settings, local };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -143,6 +144,11 @@ impl Cluster {
             Proof::Pending => not("it is not yet known whether its leases can be had"),
             Proof::Doubtful(why) | Proof::Refused(why) => not(why),
         }
+    }
+
+    /// What this node was started with.
+    pub fn settings(&self) -> &Settings {
+        &self.shared.settings
     }
 
     /// This node.
@@ -200,6 +206,11 @@ impl Cluster {
     /// has stopped before you say so: the others will go on without it.
     pub async fn down(&self, node: &Node) {
         let _ = self.shared.commands.send(Command::Down(node.clone())).await;
+    }
+
+    /// Whether this node is out of the cluster for good.
+    pub fn is_over(&self) -> bool {
+        self.shared.state.borrow().ended.is_some()
     }
 
     /// Waits until this node is out of the cluster, and says why.

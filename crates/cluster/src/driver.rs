@@ -19,7 +19,7 @@ use crate::membership::{Ending, Event};
 use crate::messaging::Messaging;
 use crate::settings::Settings;
 use crate::transport::{Handles, Identity, Local, Security, Transport};
-use crate::{Incarnation, Node};
+use crate::{Incarnation, Node, telemetry};
 pub(crate) use preflight::Proof;
 
 /// What users ask for.
@@ -128,6 +128,7 @@ impl Driver {
                 Ending::Downed | Ending::Removed => self.settings.rejoin,
                 Ending::Left | Ending::Refused(_) => false,
             };
+            telemetry::ended(&ending);
             tracing::info!(node = %me, cluster = self.settings.cluster, again, "out of the cluster: {ending}");
             if !again || self.commands.is_closed() {
                 return self.end(End::Membership(ending));

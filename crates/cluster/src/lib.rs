@@ -33,12 +33,13 @@ mod node;
 mod reachability;
 pub mod resolver;
 pub mod settings;
+pub mod telemetry;
 pub mod transport;
 pub mod view;
 
 pub use cluster::{Cluster, Events, JoinError, NotReady, Views};
 pub use discovery::Discovery;
-pub use membership::{Effect, Ending, Event, Membership};
+pub use membership::{Decided, Effect, Ending, Event, Membership};
 pub use node::{Address, AddressError, Incarnation, Node};
 pub use settings::{MembershipSettings, Settings, SettingsError};
 pub use view::{Member, Role, Roles, Status, View};

@@ -126,6 +126,17 @@ pub enum Ending {
     Refused(crate::message::Refusal),
 }
 
+/// What the resolver decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// Whether this node goes on.
+    pub survives: bool,
+    /// Who does not.
+    pub down: Vec<Node>,
+    /// Why, in a sentence.
+    pub reason: String,
+}
+
 /// What happened in the cluster, as this node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -149,6 +160,9 @@ pub enum Event {
     LeaderChanged(Option<Node>),
     /// Somebody else is the oldest.
     OldestChanged(Option<Node>),
+    /// A split was decided: by this node for its side, or by a verdict that this node was the first
+    /// here to read.
+    Decided(Decided),
     /// This listener was too slow: so many events were left out. Look at the view.
     Missed(u64),
 }
@@ -167,7 +181,21 @@ impl fmt::Display for Event {
             Self::Reachable(node) => write!(f, "{node} is reachable again"),
             Self::LeaderChanged(node) => write!(f, "{} leads", name(node)),
             Self::OldestChanged(node) => write!(f, "{} is the oldest", name(node)),
+            Self::Decided(decided) => write!(f, "{decided}"),
             Self::Missed(count) => write!(f, "{count} events were missed"),
+        }
+    }
+}
+
+impl fmt::Display for Decided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let down: Vec<String> = self.down.iter().map(|node| node.address.to_string()).collect();
+        let side = if self.survives { "this side goes on" } else { "this side ends" };
+        let Self { reason, .. } = self;
+        match &down[..] {
+            [] => write!(f, "{side}: {reason}"),
+            [one] => write!(f, "{side}, {one} is down: {reason}"),
+            some => write!(f, "{side}, {} are down: {reason}", some.join(", ")),
         }
     }
 }

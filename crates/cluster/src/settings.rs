@@ -154,6 +154,16 @@ impl Settings {
         Self { arbitration: Some(lease), ..self }
     }
 
+    /// The lease that guards the cluster's formation.
+    pub fn formation_lease(&self) -> Option<&Lease> {
+        self.formation.as_ref()
+    }
+
+    /// The lease that [`Strategy::LeaseMajority`] asks.
+    pub fn arbitration_lease(&self) -> Option<&Lease> {
+        self.arbitration.as_ref()
+    }
+
     /// Checks what can be checked before joining.
     pub fn check(&self) -> Result<(), SettingsError> {
         let refuse = |text: &str| Err(SettingsError(text.into()));

@@ -131,6 +131,27 @@ impl Cell {
     }
 }
 
+/// Shows how much time is left, about once a second: also, and above all, while nothing is renewed.
+struct Countdown {
+    name: LeaseName,
+    again_at: Moment,
+}
+
+impl Countdown {
+    fn new(name: &LeaseName) -> Self {
+        telemetry::wanted(name);
+        Self { name: name.clone(), again_at: Moment::ZERO }
+    }
+
+    fn tell(&mut self, cell: &Cell) {
+        let (now, lost) = (Moment::now(), cell.lost_at());
+        if lost != Moment::ZERO && now >= self.again_at {
+            self.again_at = now + COUNTDOWN;
+            telemetry::left(&self.name, lost.since(now));
+        }
+    }
+}
+
 /// What the driver of a tenure tells.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct State {
@@ -294,5 +315,6 @@ fn tell(state: &watch::Sender<State>, change: impl FnOnce(&mut State)) {
 
 /// How many changes of records are waiting at most.
 const CHANGES: usize = 64;
+const COUNTDOWN: Duration = Duration::from_millis(900);
 const LAST_WORD: Duration = Duration::from_millis(20);
 const SAY_EVERY: Duration = Duration::from_secs(10);

@@ -40,7 +40,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use tenure_cluster::Node;
-use tenure_cluster::messaging::NotDone;
+use tenure_cluster::messaging::{NotDone, Reply};
 
 use crate::Shard;
 use crate::id::EntityId;
@@ -64,7 +64,9 @@ struct Parcel<M> {
 
 enum What<M> {
     Tell(M),
-    /// A question: whoever asks is told when, and where, it may be asked.
+    /// A question that has come, and the way back.
+    Asked(M, Reply),
+    /// A question of this node: whoever asks is told when, and where, it may be asked.
     Turn(oneshot::Sender<Result<Turn, NotDone>>),
 }
 

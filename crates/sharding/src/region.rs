@@ -53,8 +53,8 @@ pub struct Region<M> {
     shards: BTreeMap<Shard, Hosted>,
     /// The highest token that it has seen for each shard.
     seen: BTreeMap<Shard, Token>,
-    /// Where other shards are, as far as it knows.
-    homes: BTreeMap<Shard, (Token, Node)>,
+    /// Where shards are, as far as it knows.
+    homes: BTreeMap<Shard, Home>,
     /// Which nodes it can reach.
     reachable: BTreeSet<Node>,
     buffers: BTreeMap<Shard, Buffer<M>>,
@@ -92,6 +92,15 @@ struct Hosted {
     confirm: Vec<Token>,
     /// A later allocation, to be started then.
     next: Option<Token>,
+}
+
+#[derive(Clone, Debug)]
+struct Home {
+    /// The term of the coordinator that has said so: what a later one says counts, also if the token
+    /// is lower. Without a lease a higher one may be gone with its node.
+    said: u64,
+    token: Token,
+    node: Node,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,6 +265,11 @@ impl<M> Region<M> {
         }
     }
 
+    /// Whether it could do with a session. One that is won when it could not is to be given back.
+    pub fn wants_session(&self) -> bool {
+        self.session == Session::None && self.stage == Stage::Working
+    }
+
     /// The session is held until then.
     pub fn session_renewed(&mut self, until: Moment, now: Moment) {
         if let Session::Held { until: known, .. } = &mut self.session {
@@ -326,7 +340,9 @@ impl<M> Region<M> {
         }
         let shards = confirm.into_iter().map(|token| (shard, token)).collect();
         self.tell(Message::Stopped(Answer { host: host.clone(), shards }));
+        // What a former coordinator wanted is not begun any more: the present one was not told of it.
         if let Some(next) = next
+            && self.term() == Some(next.term)
             && self.host().as_ref() == Some(&host)
             && self.stage == Stage::Working
         {
@@ -440,7 +456,7 @@ impl<M> Region<M> {
 
     /// Where a shard is, as far as this region knows.
     pub fn home_of(&self, shard: Shard) -> Option<&Node> {
-        self.homes.get(&shard).map(|(_, node)| node)
+        self.homes.get(&shard).map(|home| &home.node)
     }
 
     /// Shards of which [`way`](Self::way), [`token`](Self::token) or [`home_of`](Self::home_of) may say
@@ -451,7 +467,7 @@ impl<M> Region<M> {
 
     /// Where each shard is, as far as this region knows.
     pub fn homes(&self) -> impl Iterator<Item = (Shard, &Node)> {
-        self.homes.iter().map(|(shard, (_, node))| (*shard, node))
+        self.homes.iter().map(|(shard, home)| (*shard, &home.node))
     }
 
     /// How often things happened.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tenure_cluster::messaging::Lost;
+use tenure_lease::telemetry::Metric;
 
 use crate::StopReason;
 
@@ -18,6 +19,32 @@ pub const STOPPED: &str = "tenure_sharding_stopped_total";
 pub const FAILED: &str = "tenure_sharding_entities_failed_total";
 /// Messages that were refused on this node, by reason: a full mailbox or buffer, or the end.
 pub const REFUSED: &str = "tenure_sharding_refused_total";
+/// How many entities there are on this node.
+pub const ENTITIES: &str = "tenure_sharding_entities";
+/// How many messages wait on this node until their shard has a place.
+pub const WAITING: &str = "tenure_sharding_waiting";
+/// Messages that shards of this node took in.
+pub const RECEIVED: &str = "tenure_sharding_received_total";
+
+/// All metrics of this crate.
+pub const METRICS: &[Metric] = &[
+    Metric::gauge(HOSTING, &["kind"], "Shards that are hosted on this node"),
+    Metric::gauge(COORDINATING, &["kind"], "1 while the coordinator of this node gives orders"),
+    Metric::counter(STARTED, &["kind"], "Shards started on this node"),
+    Metric::counter(STOPPED, &["kind", "reason"], "Shards stopped on this node"),
+    Metric::gauge(ENTITIES, &["kind"], "Entities on this node"),
+    Metric::counter(FAILED, &["kind"], "Failures of entities on this node"),
+    Metric::counter(RECEIVED, &["kind"], "Messages that shards of this node took in"),
+    Metric::gauge(WAITING, &["kind"], "Messages that wait here until their shard has a place"),
+    Metric::counter(REFUSED, &["kind", "reason"], "Messages refused on this node"),
+];
+
+/// Said now and then, not with every message.
+pub(crate) fn traffic(kind: &Arc<str>, entities: usize, waiting: usize, received: u64) {
+    metrics::gauge!(ENTITIES, "kind" => kind.clone()).set(entities as f64);
+    metrics::gauge!(WAITING, "kind" => kind.clone()).set(waiting as f64);
+    metrics::counter!(RECEIVED, "kind" => kind.clone()).increment(received);
+}
 
 pub(crate) fn hosting(kind: &Arc<str>, shards: usize) {
     metrics::gauge!(HOSTING, "kind" => kind.clone()).set(shards as f64);

@@ -3,10 +3,12 @@
 
 mod kit;
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use kit::{All, LONG, Message, SHARDS, TTL, Where, World, placed, session_name, soon, until};
+use tenure_cluster::messaging::AskError;
 use tenure_sharding::{Shardings as _, StartError, StopReason};
 use tokio::time::sleep;
 
@@ -74,6 +76,38 @@ async fn release_on_leave() {
     for id in 0..50 {
         let all = carts[0].entity(&id.to_string()).ask(All).within(LONG).await.unwrap();
         assert_eq!(all, [id]);
+    }
+    world.end().await;
+}
+
+/// A node goes only when nobody sends to it any more: whatever was asked there is answered, or asked again
+/// where the shard is by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_leaves_no_question_open() {
+    let mut world = World::new(3).await;
+    let mut carts = world.start(|it, _| it.lease(world.lease()));
+    placed(&carts).await;
+    let over = Arc::new(AtomicBool::new(false));
+    let ask = |id: usize| {
+        let (cart, over) = (carts[2].entity(&id.to_string()), over.clone());
+        async move {
+            let mut asked = 0;
+            while !over.load(SeqCst) {
+                cart.ask(Where).within(LONG).await?;
+                asked += 1;
+            }
+            Ok::<usize, AskError>(asked)
+        }
+    };
+    let asking: Vec<_> = (0..50).map(|id| tokio::spawn(ask(id))).collect();
+    for _ in 0..2 {
+        let (leaving, _) = (world.clusters.remove(0), carts.remove(0));
+        soon(leaving.leave()).await;
+        placed(&carts).await;
+    }
+    over.store(true, SeqCst);
+    for asked in asking {
+        assert!(soon(asked).await.unwrap().unwrap() > 0);
     }
     world.end().await;
 }

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 pub(crate) use instance::Work;
 pub(crate) use manage::manage;
+pub use post::{Did, Happening, Happenings};
 pub(crate) use proxy::proxy;
-pub use proxy::{Asking, Proxy, Status};
+pub use proxy::{Asking, HandOverError, Proxy, Status};
 
 /// Between two questions to a store that does not answer.
 pub(crate) async fn pause() {

@@ -17,7 +17,7 @@ pub mod telemetry;
 mod word;
 
 pub use builder::{Builder, Singletons, StartError};
-pub use driver::{Asking, Proxy, Status};
+pub use driver::{Asking, Did, HandOverError, Happening, Happenings, Proxy, Status};
 pub use hosted::{Actor, BoxError, Hosted};
 pub use manager::StopReason;
 pub use proxy::{Finder, Host, Put};

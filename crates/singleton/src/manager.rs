@@ -72,6 +72,18 @@ pub enum StopReason {
     OutOfCluster,
 }
 
+impl StopReason {
+    /// The reason in one word, for metrics and logs.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::LeaseLost(_) => "lease_lost",
+            Self::HandOver(_) => "hand_over",
+            Self::Leaving => "leaving",
+            Self::OutOfCluster => "out_of_cluster",
+        }
+    }
+}
+
 impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -105,6 +117,8 @@ pub struct Manager {
     refused_until: Option<Moment>,
     /// The singleton does not start here; try again then.
     unable_until: Option<Moment>,
+    /// An operator sent it elsewhere; until then others come first.
+    away_until: Option<Moment>,
     /// How often it failed in a row, and how often that was given up.
     failures: u32,
     give_ups: u32,
@@ -165,6 +179,7 @@ impl Manager {
             store_answers: true,
             refused_until: None,
             unable_until: None,
+            away_until: None,
             failures: 0,
             give_ups: 0,
             better: None,
@@ -188,7 +203,8 @@ impl Manager {
             _ => None,
         };
         let better = self.better.as_ref().map(|(_, since)| *since + self.settings.stable_after);
-        for at in [again, better, self.refused_until, self.unable_until].into_iter().flatten() {
+        let until = [self.refused_until, self.unable_until, self.away_until];
+        for at in [again, better].into_iter().chain(until).flatten() {
             wake = wake.min(at);
         }
         for removed in self.gone.values() {
@@ -382,6 +398,32 @@ impl Manager {
         self.act(now);
     }
 
+    /// An operator wants another node to host it: it stops here, and others come first for
+    /// [`STAY_AWAY`], unless nobody else can. Says to whom it goes; if it cannot, why not.
+    pub fn hand_over(&mut self, now: Moment) -> Result<Node, String> {
+        if self.hosting().is_none() {
+            return Err(format!("this node does not host it: {}", self.why_not()));
+        }
+        if !self.guarded {
+            return Err(
+                "without a lease only the oldest node hosts it; have this node leave".into()
+            );
+        }
+        let Some(next) = self.others_first().cloned() else {
+            return Err("no other node that may host it is up, reachable and able".into());
+        };
+        self.away_until = Some(now + STAY_AWAY);
+        self.stop(now, StopReason::HandOver(next.clone()));
+        self.act(now);
+        Ok(next)
+    }
+
+    /// The best placed of the others that could host it.
+    fn others_first(&self) -> Option<&Node> {
+        let fit = |node: &Node, peer: &Peer| *node != self.me && peer.able && peer.reachable;
+        self.by_placement().find(|(node, peer)| fit(node, peer)).map(|(node, _)| node)
+    }
+
     /// This node is out of the cluster.
     pub fn out(&mut self, now: Moment) {
         self.end(now, StopReason::OutOfCluster);
@@ -407,6 +449,9 @@ impl Manager {
             Phase::Over => "this node has handed over for good".into(),
             Phase::Waiting if self.unable_until.is_some() => {
                 "the singleton does not start on this node".into()
+            }
+            Phase::Waiting if self.away_until.is_some() => {
+                "an operator handed it over, and another node can host it".into()
             }
             Phase::Waiting if self.refused_until.is_some() => {
                 "the store refuses the lease to this node".into()
@@ -448,11 +493,17 @@ impl Manager {
     }
 
     fn able(&self) -> bool {
-        self.store_answers && self.refused_until.is_none() && self.unable_until.is_none()
+        self.store_answers
+            && self.refused_until.is_none()
+            && self.unable_until.is_none()
+            && self.away_until.is_none()
     }
 
     fn act(&mut self, now: Moment) {
-        for until in [&mut self.refused_until, &mut self.unable_until] {
+        if self.away_until.is_some() && self.others_first().is_none() {
+            self.away_until = Some(now); // Rather here than nowhere.
+        }
+        for until in [&mut self.refused_until, &mut self.unable_until, &mut self.away_until] {
             if until.is_some_and(|until| now >= until) {
                 *until = None;
                 self.tell_at = now;
@@ -632,6 +683,9 @@ fn weight(singleton: &str, node: &Node) -> u64 {
     hash ^ (hash >> 33)
 }
 
+/// For how long a node that an operator took the singleton from leaves it to others: enough to look
+/// after it, or to restart it.
+pub const STAY_AWAY: Duration = Duration::from_secs(600);
 /// How many of the best placed observe the lease.
 const OBSERVERS: usize = 3;
 /// How often a host, or one that is unable, says so again.

@@ -19,6 +19,8 @@ pub struct Finder<M> {
     bytes: usize,
     /// The one that was taken last is on its way: those behind it wait, or they would overtake it.
     under_way: bool,
+    /// How many hosts there were.
+    hosts: u64,
 }
 
 /// Who hosts a singleton, under which token.
@@ -51,7 +53,13 @@ impl<M> Finder<M> {
             waiting: VecDeque::new(),
             bytes: 0,
             under_way: false,
+            hosts: 0,
         }
+    }
+
+    /// Whether the host is not the first one.
+    pub fn has_moved(&self) -> bool {
+        self.hosts > 1
     }
 
     /// Who hosts it, as far as is known.
@@ -107,6 +115,7 @@ impl<M> Finder<M> {
             return false;
         }
         self.host = host;
+        self.hosts += u64::from(self.host.is_some());
         if !self.settings.obeys(Rule::KeepWaiting) {
             self.waiting.clear();
             self.bytes = 0;

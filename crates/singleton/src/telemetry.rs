@@ -1,6 +1,9 @@
 //! What is counted. The names are the users': they stay.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_lease::telemetry::Metric;
 
 use crate::StopReason;
 
@@ -16,6 +19,28 @@ pub const FAILED: &str = "tenure_singleton_failed_total";
 pub const WAITING: &str = "tenure_singleton_waiting";
 /// Messages that were refused on this node because too many waited.
 pub const REFUSED: &str = "tenure_singleton_refused_total";
+/// Histogram, seconds: from when this node heard that the host is gone until it heard of the next.
+pub const GAP: &str = "tenure_singleton_failover_gap_seconds";
+
+/// All metrics of this crate.
+pub const METRICS: &[Metric] = &[
+    Metric::gauge(HOSTING, &["singleton"], "1 while this node hosts the singleton"),
+    Metric::counter(STARTED, &["singleton"], "Starts of the singleton on this node"),
+    Metric::counter(STOPPED, &["singleton", "reason"], "Stops of the singleton on this node"),
+    Metric::counter(FAILED, &["singleton"], "Failures of the singleton on this node"),
+    Metric::gauge(WAITING, &["singleton"], "Messages that wait here because nobody hosts it"),
+    Metric::counter(REFUSED, &["singleton"], "Messages refused here because too many waited"),
+    Metric::histogram(GAP, &["singleton"], "How long this node knew of no host, until the next"),
+];
+
+/// There is a manager here: there is something to see, also before it hosts.
+pub(crate) fn managed(singleton: &Arc<str>) {
+    metrics::gauge!(HOSTING, "singleton" => singleton.clone()).set(0);
+}
+
+pub(crate) fn gap(singleton: &Arc<str>, gap: Duration) {
+    metrics::histogram!(GAP, "singleton" => singleton.clone()).record(gap.as_secs_f64());
+}
 
 pub(crate) fn started(singleton: &Arc<str>) {
     metrics::gauge!(HOSTING, "singleton" => singleton.clone()).set(1);
@@ -23,12 +48,7 @@ pub(crate) fn started(singleton: &Arc<str>) {
 }
 
 pub(crate) fn stopped(singleton: &Arc<str>, reason: &StopReason) {
-    let reason = match reason {
-        StopReason::LeaseLost(_) => "lease_lost",
-        StopReason::HandOver(_) => "hand_over",
-        StopReason::Leaving => "leaving",
-        StopReason::OutOfCluster => "out_of_cluster",
-    };
+    let reason = reason.word();
     metrics::counter!(STOPPED, "singleton" => singleton.clone(), "reason" => reason).increment(1);
 }
 

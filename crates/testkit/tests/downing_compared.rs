@@ -1,5 +1,5 @@
 //! What becomes of a cluster in splits of every kind, strategy by strategy: counts, printed as the
-//! table of docs/downing.md.
+//! table of docs/downing.md. `TENURE_SIM_TRACE=7` prints what happens in seed 7.
 //!
 //! ```text
 //! TENURE_SIM_SEEDS=1000 cargo test --release -p tenure-testkit --test downing_compared -- --nocapture --test-threads=1
@@ -132,12 +132,14 @@ struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, sim: &Sim) {
+    /// Whether a side waits.
+    fn add(&mut self, sim: &Sim) -> bool {
         let views = || sim.running().filter_map(|node| sim.view(node));
         let doubled = sim.violations().iter().any(|found| found.invariant == "one side survives");
         // Where links are cut one way, two can each count the other in, and know it of nobody else.
         let others = || sim.violations().iter().filter(|it| it.invariant != "one of a side asks");
         assert!(doubled || others().next().is_none(), "{:?}", sim.violations());
+        let waited = self.waits;
         let count = if doubled {
             &mut self.two
         } else if views().count() == 0 {
@@ -148,18 +150,21 @@ impl Counts {
             &mut self.one
         };
         *count += 1;
+        self.waits > waited
     }
 }
 
 fn run(seed: u64, strategy: &Strategy, kind: Kind, nodes: usize) -> Sim {
     let downing = Some(strategy.clone());
-    let mut sim = Sim::new(seed, SimSettings { downing, ..SimSettings::nodes(nodes + 1) });
+    let trace = std::env::var("TENURE_SIM_TRACE").is_ok_and(|wanted| wanted == seed.to_string());
+    let mut sim = Sim::new(seed, SimSettings { downing, trace, ..SimSettings::nodes(nodes + 1) });
     let mut random = Random::new(seed ^ 0x6b69_6e64);
     (0..nodes).for_each(|node| sim.start(node));
     assert!(sim.run_until(Duration::from_secs(20), Sim::agrees).is_some(), "seed {seed}");
     // Until everybody knows that all have seen who is there.
     sim.run_for(Duration::from_secs(10));
     kind.play(&mut sim, nodes, &mut random);
+    sim.take_trace().iter().for_each(|line| println!("{line}"));
     sim
 }
 
@@ -177,11 +182,15 @@ fn strategies(nodes: usize) -> [(&'static str, Strategy); 5] {
 
 fn compare(name: &str, kind: Kind) {
     let mut all = [("", Counts::default()); 5];
+    let mut undecided = Vec::new();
     for seed in 0..seeds() {
         let nodes = [4, 5, 9][seed as usize % 3];
         for (which, (strategy_name, strategy)) in strategies(nodes).iter().enumerate() {
             all[which].0 = strategy_name;
-            all[which].1.add(&run(seed, strategy, kind, nodes));
+            let waits = all[which].1.add(&run(seed, strategy, kind, nodes));
+            if waits && *strategy_name == ALWAYS {
+                undecided.push(seed);
+            }
         }
     }
     println!(
@@ -195,12 +204,11 @@ fn compare(name: &str, kind: Kind) {
     for (strategy, Counts { one, two, nobody, waits }) in all {
         println!("  {strategy:24} {one:>6} {two:>6} {nobody:>6} {waits:>6}");
     }
-    for (strategy, Counts { two, waits, .. }) in all {
+    for (strategy, Counts { two, .. }) in all {
         let promised = kind == Kind::TwoSides || strategy == ALWAYS;
         assert!(!promised || two == 0, "{strategy}, {name}: two sides went on {two} times");
-        let decided = strategy != ALWAYS || waits == 0;
-        assert!(decided, "{strategy}, {name}: a side waits, {waits} times");
     }
+    assert!(undecided.is_empty(), "{ALWAYS}, {name}: a side waits at seeds {undecided:?}");
 }
 
 #[test]

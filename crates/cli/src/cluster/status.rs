@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use tenure_cluster::{Node, NotReady, Status as Member, View};
+use tenure_manage::document::{self, Cut};
 
 /// What `--json` prints; its shape is stable. Nodes are `host:port#incarnation`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,6 +73,37 @@ impl Status {
             converged: !members.is_empty() && counted.all(|(node, _)| seen.contains(node)),
             seen_by: seen.iter().map(ToString::to_string).collect(),
             members,
+        }
+    }
+
+    /// As a node's management API tells it.
+    pub(crate) fn told(told: &document::Cluster) -> Self {
+        let mut observers: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for Cut { from, to } in &told.unreachable {
+            observers.entry(to).or_default().push(from.clone());
+        }
+        let members = told.nodes.iter().filter_map(|node| {
+            Some(MemberStatus {
+                // Those that are gone, or outside, are no members.
+                status: serde_json::from_value(node.status.as_str().into()).ok()?,
+                node: node.node.clone(),
+                up_number: node.up_number,
+                roles: node.roles.clone(),
+                unreachable_from: observers.remove(node.node.as_str()).unwrap_or_default(),
+            })
+        });
+        Self {
+            cluster: told.cluster.clone(),
+            id: told.id.as_ref().and_then(|id| id.parse().ok()),
+            node: told.me.clone().unwrap_or_default(),
+            name: told.name.clone().unwrap_or_default(),
+            ready: told.ready,
+            not_ready: told.not_ready.clone(),
+            leader: told.leader.clone(),
+            oldest: told.oldest.clone(),
+            converged: told.converged,
+            seen_by: told.nodes.iter().filter(|it| it.seen).map(|it| it.node.clone()).collect(),
+            members: members.collect(),
         }
     }
 

@@ -118,6 +118,11 @@ impl History {
         self.pauses.iter().filter(within).map(|pause| pause.from).fold(ended, Moment::min)
     }
 
+    /// Each work's token, when it began and when it ended.
+    pub(super) fn works(&self, now: Moment) -> impl Iterator<Item = (Token, Moment, Moment)> {
+        self.tenures.iter().map(move |work| (work.token, work.started, self.end(work, now)))
+    }
+
     fn in_order(&self) -> Vec<&Work> {
         let mut works: Vec<&Work> = self.tenures.iter().collect();
         works.sort_by_key(|work| work.started);
@@ -170,6 +175,11 @@ pub(super) fn middle_and_longest(times: impl Iterator<Item = Duration>) -> (Dura
     times.sort_unstable();
     let middle = times.get(times.len() / 2).copied().unwrap_or_default();
     (middle, times.last().copied().unwrap_or_default())
+}
+
+/// In milliseconds, with one decimal.
+pub(super) fn millis(time: Duration) -> f64 {
+    (time.as_secs_f64() * 10_000.0).round() / 10.0
 }
 
 /// A fault is noted when it is done, which may be a moment after it had its effect.

@@ -14,6 +14,7 @@ use tenure_cluster::transport::Switch;
 use tenure_cluster::{Address, Cluster, Ending, Node, Settings};
 use tenure_lease::fence::FenceError;
 use tenure_lease::{Lease, Store, Token};
+use tenure_manage::{Manage, Recorder};
 use tenure_singleton::{BoxError, Hosted, Singletons as _, StopReason};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 use tokio::sync::watch;
@@ -21,9 +22,10 @@ use tokio::time::{sleep, timeout};
 
 use super::ledger::{Ledger, is_busy};
 use super::outage::Outage;
-use super::wire::{DECLARED_DOWN, Order, Report, Seen, now, say};
+use super::wire::{DECLARED_DOWN, Decided, Order, Report, Seen, Sees, now, say};
 use super::{
-    ARBITRATION, CERTS, CLUSTER, DATABASE, FORMATION, LEASE, LEDGER, WORKER, client, name,
+    ARBITRATION, CERTS, CLUSTER, DATABASE, FORMATION, LEASE, LEDGER, Load, WORKER, client, counter,
+    name, writes,
 };
 use crate::duration;
 use crate::exit::{self, Failure};
@@ -36,15 +38,20 @@ pub(crate) struct Args {
     store: StoreArgs,
     /// Where certificates and ledger are.
     #[arg(long)]
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
     /// Everybody's address; the client's first.
     #[arg(long, value_delimiter = ',')]
     addresses: Vec<Address>,
     /// Which of them this one has.
     #[arg(long)]
-    number: usize,
+    pub(super) number: usize,
     #[arg(long, value_parser = duration::parse)]
-    ttl: Duration,
+    pub(super) ttl: Duration,
+    /// Serve its own management API, to be read on this machine.
+    #[arg(long)]
+    manage: bool,
+    #[command(flatten)]
+    load: Load,
 }
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
@@ -59,6 +66,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 async fn run(args: &Args) -> Result<ExitCode, Failure> {
+    // Before anything is measured.
+    let recorder = args.manage.then(Recorder::install).transpose();
+    let recorder = recorder.map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
     let outage = Outage::new(&args.store.open().await?);
     let store = Store::new(outage.clone());
     let switch = Switch::default();
@@ -71,33 +81,65 @@ async fn run(args: &Args) -> Result<ExitCode, Failure> {
         number: args.number,
         busy: Arc::new(watch::Sender::new(false)),
     };
+    let mut manage = Manage::new(&cluster).listen("127.0.0.1:0");
     if args.number > 0 {
         let (lease, work) = (lease(args, &store, LEASE), worker.clone());
-        cluster
+        let proxy = cluster
             .singleton(LEDGER)
-            .lease(lease)
+            .lease(lease.clone())
             .role(WORKER)
             .run(move |hosted| work.clone().work(hosted))
             .map_err(|error| failed(&error))?;
+        manage = manage.lease(&lease, Some(&format!("singleton {LEDGER}"))).singleton(&proxy);
     }
+    let counters = match args.load.sharding {
+        Some(setup) if args.number > 0 => {
+            Some(counter::host(args, setup, &store, &cluster).map_err(|error| failed(&error))?)
+        }
+        _ => None,
+    };
+    if let Some(counters) = &counters {
+        manage = manage.sharding(counters);
+    }
+    let _managed = match recorder {
+        Some(recorder) => {
+            let running = manage.metrics(recorder).start().await.map_err(|error| failed(&error))?;
+            say(&Report::Listens(running.url()));
+            Some(running)
+        }
+        None => None,
+    };
     let orders = Orders {
         lines: BufReader::new(tokio::io::stdin()).lines(),
         cluster: &cluster,
         switch,
-        outage,
+        outage: outage.clone(),
         finish: finish.clone(),
     };
     let client = async {
         match args.number {
+            0 if args.load.sharding.is_some() => {
+                let writes = writes::run(&cluster, args.load.rate, finish.subscribe());
+                tokio::join!(client::run(&cluster, finish.subscribe()), writes);
+            }
             0 => client::run(&cluster, finish.subscribe()).await,
             _ => std::future::pending().await,
         }
     };
+    if let Some(counters) = &counters {
+        // Also while it ends.
+        tokio::spawn(counter::tell(counters.clone()));
+    }
     tokio::select! {
         () = orders.follow() => return Ok(ExitCode::SUCCESS),
         () = views(args, &cluster) => {}
+        () = decisions(args, &cluster) => {}
         () = client => {}
+        () = asked(&outage) => {}
         ending = cluster.ended() => tracing::info!("out of the cluster: {ending}"),
+    }
+    if let Some(counters) = &counters {
+        counter::have_ended(counters, ENDING).await;
     }
     worker.has_ended().await;
     Ok(match cluster.ended().await {
@@ -106,7 +148,8 @@ async fn run(args: &Args) -> Result<ExitCode, Failure> {
     })
 }
 
-fn lease(args: &Args, store: &Store, of: &str) -> Lease {
+/// A lease with the timing of the demonstration.
+pub(super) fn lease(args: &Args, store: &Store, of: &str) -> Lease {
     store.lease(of).ttl(args.ttl).owner(name(args.number))
 }
 
@@ -178,17 +221,57 @@ async fn views(args: &Args, cluster: &Cluster) {
     }
 }
 
+/// Tells how often the store was asked.
+async fn asked(outage: &Outage) {
+    loop {
+        say(&Report::Asked(outage.asked()));
+        sleep(ASKED).await;
+    }
+}
+
 fn view(args: &Args, cluster: &Cluster) -> Report {
-    let (me, view) = (cluster.me(), cluster.view());
-    let number = |node: &Node| args.addresses.iter().position(|it| *it == node.address);
+    let (me, (view, known_by)) = (cluster.me(), cluster.seen());
+    let number = |node: &Node| number(args, node);
     let seen = |(node, member): (&Node, &tenure_cluster::Member)| {
         let missed_by = view.observations().filter(|(_, subject)| *subject == node);
         let mut missed_by: Vec<_> = missed_by.filter_map(|(by, _)| number(by)).collect();
         missed_by.sort_unstable();
-        Some(Seen { number: number(node)?, status: member.status, missed_by })
+        let (status, up_number) = (member.status, member.up_number);
+        Some(Seen { number: number(node)?, status, up_number, missed_by })
     };
     let up = view.member(&me).is_some_and(|it| it.status == tenure_cluster::Status::Up);
-    Report::View { up, members: view.members().filter_map(seen).collect() }
+    let mut counted = view.members().filter(|(_, it)| it.status < tenure_cluster::Status::Down);
+    Report::View(Sees {
+        cluster: view.cluster(),
+        up,
+        leader: view.leader().and_then(number),
+        oldest: view.oldest(None).and_then(number),
+        converged: counted.all(|(node, _)| known_by.contains(node)),
+        // A predecessor on its way out is not the process that is there now.
+        members: view
+            .members()
+            .filter(|(node, _)| node.address != me.address || **node == me)
+            .filter_map(seen)
+            .collect(),
+        me: me.to_string(),
+    })
+}
+
+fn number(args: &Args, node: &Node) -> Option<usize> {
+    args.addresses.iter().position(|it| *it == node.address)
+}
+
+/// Tells how splits are decided, if it is by this process.
+async fn decisions(args: &Args, cluster: &Cluster) {
+    let mut events = cluster.events();
+    while let Some(event) = events.next().await {
+        if let tenure_cluster::Event::Decided(decided) = event {
+            let tenure_cluster::Decided { survives, down, reason } = decided;
+            let down = down.iter().filter_map(|node| number(args, node)).collect();
+            say(&Report::Decided(Decided { survives, down, reason }));
+        }
+    }
+    std::future::pending().await
 }
 
 /// Who appends jobs to the ledger, on this node.
@@ -203,20 +286,24 @@ impl Worker {
     /// One tenure's work, from before the first thing that it does until after the last.
     async fn work(self, hosted: Hosted) -> Result<(), BoxError> {
         let token = hosted.token();
-        say(&Report::Started { token, at: now() });
+        let former = hosted.tenure().and_then(|tenure| tenure.former());
+        let expired = former.and_then(|record| record.owner()).map(|owner| owner.name.clone());
+        say(&Report::Started { token, expired, at: now() });
         self.busy.send_replace(true);
-        let mut activity = Activity { token, why: "dropped".into(), busy: self.busy.clone() };
-        activity.why = self.append(&hosted).await;
+        let (why, busy) = ("dropped".into(), self.busy.clone());
+        let mut activity = Activity { token, why, reason: None, busy };
+        let stop = self.append(&hosted).await;
+        (activity.why, activity.reason) = (stop.why, stop.reason);
         Ok(())
     }
 
     /// Appends jobs to the ledger until it must stop, and says why it did.
-    async fn append(&self, hosted: &Hosted) -> String {
+    async fn append(&self, hosted: &Hosted) -> Stop {
         let mut ledger = loop {
             match Ledger::open(&self.ledger, self.number, hosted.token()) {
                 Ok(ledger) => break ledger,
                 Err(error) if is_busy(&error) => {}
-                Err(error) => return failed(&error),
+                Err(error) => return failed(&error).into(),
             }
             if let Ok(stop) = timeout(AGAIN, hosted.stopping()).await {
                 return said(&stop);
@@ -224,7 +311,7 @@ impl Worker {
         };
         let mut jobs = match hosted.reliable_receiver::<u64>() {
             Ok(jobs) => jobs,
-            Err(error) => return error.to_string(),
+            Err(error) => return error.to_string().into(),
         };
         loop {
             let first = tokio::select! {
@@ -249,9 +336,9 @@ impl Worker {
                     // The fence knew first; the lease says why in a moment.
                     let refused = failed(&error);
                     let stop = timeout(WHY, hosted.stopping()).await;
-                    return stop.map_or(refused, |stop| said(&stop));
+                    return stop.map_or(refused.into(), |stop| said(&stop));
                 }
-                Err(error) => return failed(&error),
+                Err(error) => return failed(&error).into(),
             }
         }
     }
@@ -264,25 +351,39 @@ impl Worker {
     }
 }
 
-/// Why it stops, in a word or two.
-fn said(stop: &StopReason) -> String {
-    match stop {
-        StopReason::LeaseLost(loss) => loss.to_string(),
-        StopReason::HandOver(_) => "it goes home to an older node".into(),
-        stop => stop.to_string(),
+/// Why it stops, in a few words and in one.
+struct Stop {
+    why: String,
+    reason: Option<String>,
+}
+
+impl From<String> for Stop {
+    fn from(why: String) -> Self {
+        Self { why, reason: None }
     }
+}
+
+fn said(stop: &StopReason) -> Stop {
+    let (why, reason) = match stop {
+        StopReason::LeaseLost(loss) => (loss.to_string(), loss.reason()),
+        StopReason::HandOver(_) => ("it goes home to an older node".into(), stop.word()),
+        stop => (stop.to_string(), stop.word()),
+    };
+    Stop { why, reason: Some(reason.into()) }
 }
 
 /// Says that the work has ended, however it does.
 struct Activity {
     token: Token,
     why: String,
+    reason: Option<String>,
     busy: Arc<watch::Sender<bool>>,
 }
 
 impl Drop for Activity {
     fn drop(&mut self) {
-        say(&Report::Stopped { token: self.token, why: std::mem::take(&mut self.why), at: now() });
+        let (why, reason) = (std::mem::take(&mut self.why), self.reason.take());
+        say(&Report::Stopped { token: self.token, why, reason, at: now() });
         self.busy.send_replace(false);
     }
 }
@@ -312,6 +413,7 @@ fn failed(error: &FenceError) -> String {
 
 /// How often to look at the view.
 const LOOK: Duration = Duration::from_millis(50);
+const ASKED: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(10);
 /// How long a lease that is over may take to be known to be.
 const WHY: Duration = Duration::from_secs(1);

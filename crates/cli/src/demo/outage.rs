@@ -1,6 +1,7 @@
 //! A store that can be taken away from one process: nothing that is asked is answered any more.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tenure_lease::backend::{
     Acquire, Acquired, Backend, Boxed, Release, Released, Renew, Renewed, StoreError, StoreInfo,
@@ -14,11 +15,16 @@ use tokio::sync::watch;
 pub(super) struct Outage {
     inner: Arc<dyn Backend>,
     answers: watch::Sender<bool>,
+    asked: Arc<AtomicU64>,
 }
 
 impl Outage {
     pub(super) fn new(store: &Store) -> Self {
-        Self { inner: store.backend().clone(), answers: watch::Sender::new(true) }
+        Self {
+            inner: store.backend().clone(),
+            answers: watch::Sender::new(true),
+            asked: Arc::default(),
+        }
     }
 
     /// Takes the store away, or gives it back.
@@ -26,9 +32,15 @@ impl Outage {
         self.answers.send_replace(answers);
     }
 
+    /// How often the store was asked, whether it answered or not.
+    pub(super) fn asked(&self) -> u64 {
+        self.asked.load(Relaxed)
+    }
+
     /// What was asked while the store is away never arrives, and an answer that was on its way does
     /// not either; whoever asked gives up by itself, as with any silent server.
     fn put<'a, T: Send + 'a>(&'a self, asked: Boxed<'a, T>) -> Boxed<'a, T> {
+        self.asked.fetch_add(1, Relaxed);
         Box::pin(async {
             if !*self.answers.borrow() {
                 return std::future::pending().await;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tenure_lease::Moment;
 
+use super::counter::{KEYS, SHARDS};
 use super::keys::rows;
+use super::places::Figures;
 use super::script::{Action, Target};
 use super::show::{Event, Kind, Show, Summary, called, list, ms, said_sides, said_token};
 use super::stage::State;
@@ -66,6 +68,8 @@ pub(super) struct Title<'a> {
     pub(super) said: Option<Duration>,
     /// Whether there are keys to press.
     pub(super) keys: bool,
+    /// Where the page is.
+    pub(super) page: Option<String>,
     /// What it is doing, if it is not just going on.
     pub(super) phase: Option<&'a str>,
 }
@@ -92,6 +96,7 @@ fn picture(show: &Show, title: &Title<'_>, now: Moment, rows: usize) -> String {
             Kind::Fault => YELLOW,
             Kind::Work => GREEN,
             Kind::Refused => RED,
+            Kind::Decision => CYAN,
             Kind::Other => DIM,
         };
         format!("  {DIM}{}{PLAIN}  {colour}{}{PLAIN}", clock(event, show.began), event.text)
@@ -111,9 +116,13 @@ fn head(show: &Show, title: &Title<'_>, now: Moment) -> Vec<String> {
     let elapsed = minutes(show.elapsed(now));
     let length = title.length(show).map_or(String::new(), |it| format!(" of {}", minutes(it)));
     let (store, ttl, nodes) = (title.store, title.ttl, show.nodes());
+    let counters = match &show.places {
+        Some(_) => format!(", {KEYS} counters in {SHARDS} shards"),
+        None => String::new(),
+    };
     vec![
         format!(
-            "  {BOLD}tenure demo{PLAIN}   {nodes} nodes, one worker · store {store}, ttl {ttl:?}   \
+            "  {BOLD}tenure demo{PLAIN}   {nodes} nodes, one worker{counters} · store {store}, ttl {ttl:?}   \
              {BOLD}{elapsed}{PLAIN}{length}"
         ),
         format!(
@@ -125,8 +134,13 @@ fn head(show: &Show, title: &Title<'_>, now: Moment) -> Vec<String> {
 
 fn table(show: &Show, now: Moment) -> Vec<String> {
     let mut lines = vec![format!(
-        "  {DIM}{:<4} {:<8} {:<18} {:<20} {}{PLAIN}",
-        "node", "pid", "member", "reachable", "works with token"
+        "  {DIM}{:<4} {:<8} {:<18} {:<20} {}{}{PLAIN}",
+        "node",
+        "pid",
+        "member",
+        "reachable",
+        if show.places.is_some() { "shards   " } else { "" },
+        "works with token"
     )];
     for number in 1..=show.nodes() {
         lines.push(row(show, number, now));
@@ -144,7 +158,7 @@ fn row(show: &Show, number: usize, now: Moment) -> String {
         }
         State::Leaves => ("leaves".into(), YELLOW),
         State::Runs => match show.views.get(&number) {
-            Some((true, _)) => ("up".into(), PLAIN),
+            Some(view) if view.up => ("up".into(), PLAIN),
             _ => ("not in".into(), YELLOW),
         },
     };
@@ -162,9 +176,15 @@ fn row(show: &Show, number: usize, now: Moment) -> String {
     if show.stage.without_store.contains(&number) && show.stage.pid(number).is_some() {
         let _ = write!(worker, "{YELLOW}no store{PLAIN}");
     }
+    let shards =
+        show.places.as_ref().map_or(String::new(), |places| match places.nodes.get(&number) {
+            Some((hosted, true)) => format!("{hosted:>3} {CYAN}says{PLAIN}  "),
+            Some((hosted, false)) => format!("{hosted:>3}       "),
+            None => format!("{:9}", ""),
+        });
     let mark = if show.chosen == Target::Node(number) { '›' } else { ' ' };
     format!(
-        " {mark}{number:<4} {pid:<8} {colour}{member:<18}{PLAIN} {reach_colour}{reach:<20}{PLAIN} {worker}"
+        " {mark}{number:<4} {pid:<8} {colour}{member:<18}{PLAIN} {reach_colour}{reach:<20}{PLAIN} {shards}{worker}"
     )
 }
 
@@ -172,7 +192,7 @@ fn row(show: &Show, number: usize, now: Moment) -> String {
 fn missed_by(show: &Show, number: usize) -> std::collections::BTreeSet<usize> {
     let running = |from: &usize| show.stage.actors[*from].state == State::Runs;
     let views = show.views.iter().filter(|(from, _)| running(from));
-    let seen = views.flat_map(|(_, (_, members))| members).filter(|seen| seen.number == number);
+    let seen = views.flat_map(|(_, view)| &view.members).filter(|seen| seen.number == number);
     seen.flat_map(|seen| seen.missed_by.iter().copied()).collect()
 }
 
@@ -197,7 +217,7 @@ fn figures(show: &Show, now: Moment) -> Vec<String> {
         let colour = if count == 0 { GREEN } else { RED };
         format!("{colour}{BOLD}{count}{PLAIN}")
     };
-    vec![
+    let mut lines = vec![
         format!("  network  {network}      store  {store}"),
         format!(
             "  jobs     sent {:<8} done {BOLD}{:<8}{PLAIN} waiting {}",
@@ -211,7 +231,16 @@ fn figures(show: &Show, now: Moment) -> Vec<String> {
             zero(overlaps),
             show.refused
         ),
-    ]
+    ];
+    if let Some(places) = &show.places {
+        let (sent, done) = (places.sent, places.acknowledged);
+        lines.push(format!(
+            "  writes   sent {sent:<8} done {BOLD}{done:<8}{PLAIN} waiting {:<6} shards moved {}",
+            sent - done.min(sent),
+            places.moved()
+        ));
+    }
+    lines
 }
 
 fn foot(show: &Show, title: &Title<'_>, now: Moment) -> Vec<String> {
@@ -224,6 +253,7 @@ fn foot(show: &Show, title: &Title<'_>, now: Moment) -> Vec<String> {
         _ => String::new(),
     };
     let mut lines = vec![format!("  {BOLD}{next}{PLAIN}")];
+    lines.extend(title.page.as_ref().map(|url| format!("  page: {BOLD}{url}{PLAIN}")));
     if title.keys {
         let key = |key: &str, what: &str| format!("{BOLD}{key}{PLAIN} {what}   ");
         let whom = match show.chosen {
@@ -299,7 +329,33 @@ pub(super) fn print(summary: &Summary, show: &Show) {
         summary.jobs_lost,
         summary.jobs_twice,
     );
+    summary.counters.iter().for_each(|figures| counters(figures, &mut text));
     put(&text);
+}
+
+fn counters(figures: &Figures, text: &mut String) {
+    let _ = writeln!(
+        text,
+        "
+  shards moved          {:<8} writes to one waited p50 {} ms, max {} ms; to others {} ms
+  counters              {:<8} in two places {}, out of order {}
+  stale writes accepted {:<8} refused {}
+  writes acknowledged   {:<8} lost {}, done twice {}
+  requests to the store {:<8} in a second, at most",
+        figures.shards_moved,
+        figures.shard_unavailable_ms_p50,
+        figures.shard_unavailable_ms_max,
+        figures.others_unavailable_ms_max,
+        figures.keys,
+        figures.key_overlaps,
+        figures.key_out_of_order,
+        figures.key_stale_writes_accepted,
+        figures.key_stale_writes_refused,
+        figures.writes_acknowledged,
+        figures.writes_lost,
+        figures.writes_twice,
+        figures.store_requests_per_second_max,
+    );
 }
 
 fn put(text: &str) {

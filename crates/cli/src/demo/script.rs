@@ -39,6 +39,8 @@ pub(super) enum Action {
 pub(super) enum Target {
     /// The node that hosts the worker when it is done.
     Holder,
+    /// The node that says where shards are when it is done.
+    Coordinator,
     /// A node by its number, from 1.
     Node(usize),
     /// Who sends the jobs; only the network can be cut for it.
@@ -48,6 +50,11 @@ pub(super) enum Target {
 }
 
 impl Script {
+    /// Nothing happens by itself, for as long as anybody likes.
+    pub(super) fn empty() -> Self {
+        Self { steps: VecDeque::new(), end: Duration::MAX }
+    }
+
     /// Reads a script for so many nodes; the error says what is wrong, and where.
     pub(super) fn parse(text: &str, nodes: usize) -> Result<Self, String> {
         let mut script = Self { steps: VecDeque::new(), end: Duration::ZERO };
@@ -83,7 +90,7 @@ impl Script {
 }
 
 impl Action {
-    fn parse(text: &str, nodes: usize) -> Result<Self, String> {
+    pub(super) fn parse(text: &str, nodes: usize) -> Result<Self, String> {
         let (verb, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let rest = rest.trim();
         let some = || match targets(rest, nodes)? {
@@ -120,35 +127,41 @@ impl Action {
         }
     }
 
-    /// Whether it is about whoever holds the token.
-    pub(super) fn names_holder(&self) -> bool {
-        match self {
-            Self::Cut(groups) => groups.iter().flatten().any(|it| *it == Target::Holder),
-            Self::Kill(whom) | Self::Pause(whom, _) | Self::Leave(whom) => {
-                whom.contains(&Target::Holder)
-            }
-            Self::StoreAway(whom) | Self::Restart(whom) => whom.contains(&Target::Holder),
-            Self::Heal | Self::StoreBack => false,
-        }
+    /// Whether it is about somebody who is not there now.
+    pub(super) fn misses(&self, named: &Named) -> bool {
+        let whom: Vec<Target> = match self {
+            Self::Cut(groups) => groups.iter().flatten().copied().collect(),
+            Self::Kill(whom)
+            | Self::Pause(whom, _)
+            | Self::Leave(whom)
+            | Self::StoreAway(whom)
+            | Self::Restart(whom) => whom.clone(),
+            Self::Heal | Self::StoreBack => Vec::new(),
+        };
+        whom.contains(&Target::Holder) && named.holder.is_none()
+            || whom.contains(&Target::Coordinator) && named.coordinator.is_none()
     }
+}
+
+/// Who is meant by a word.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Named {
+    pub(super) holder: Option<usize>,
+    pub(super) coordinator: Option<usize>,
 }
 
 /// Groups of processes, 0 for the client, as a cut names them. Who is not named goes with the
 /// largest.
-pub(super) fn sides(
-    groups: &[Vec<Target>],
-    holder: Option<usize>,
-    nodes: usize,
-) -> Vec<Vec<usize>> {
-    let mut named = BTreeSet::new();
+pub(super) fn sides(groups: &[Vec<Target>], named: &Named, nodes: usize) -> Vec<Vec<usize>> {
+    let mut taken = BTreeSet::new();
     let mut sides: Vec<Vec<usize>> = Vec::new();
     for group in groups {
-        let mut side = numbers(group, holder);
+        let mut side = numbers(group, named);
         // The holder may be named once more by its number.
-        side.retain(|one| named.insert(*one));
+        side.retain(|one| taken.insert(*one));
         sides.push(side);
     }
-    let others: Vec<usize> = (0..=nodes).filter(|one| !named.contains(one)).collect();
+    let others: Vec<usize> = (0..=nodes).filter(|one| !taken.contains(one)).collect();
     let rest = groups.iter().position(|group| group.contains(&Target::Rest));
     let largest = || (0..sides.len()).rev().max_by_key(|side| sides[*side].len());
     if let Some(side) = rest.or_else(largest) {
@@ -159,9 +172,10 @@ pub(super) fn sides(
 }
 
 /// The processes that are meant, 0 for the client.
-pub(super) fn numbers(targets: &[Target], holder: Option<usize>) -> Vec<usize> {
+pub(super) fn numbers(targets: &[Target], named: &Named) -> Vec<usize> {
     let number = |target: &Target| match target {
-        Target::Holder => holder,
+        Target::Holder => named.holder,
+        Target::Coordinator => named.coordinator,
         Target::Node(number) => Some(*number),
         Target::Client => Some(0),
         Target::Rest => None,
@@ -208,6 +222,7 @@ fn target(word: &str, nodes: usize) -> Result<Target, String> {
         Ok(number) if (1..=nodes).contains(&number) => Ok(Target::Node(number)),
         Ok(_) => Err(format!("there is no node {word}; they are 1 to {nodes}")),
         Err(_) if word == "holder" => Ok(Target::Holder),
+        Err(_) if word == "coordinator" => Ok(Target::Coordinator),
         Err(_) => Err(format!("{word:?} is no node; \"holder\" or a number is")),
     }
 }
@@ -259,13 +274,23 @@ mod tests {
     fn who_is_not_named_goes_with_the_largest_side() {
         let cut = |text: &str, holder| {
             let Action::Cut(groups) = action(text) else { panic!("{text}") };
-            sides(&groups, holder, 5)
+            sides(&groups, &Named { holder, coordinator: Some(2) }, 5)
         };
         assert_eq!(cut("cut 1,2 | 3,4,5", None), [vec![1, 2], vec![0, 3, 4, 5]]);
         assert_eq!(cut("cut holder | rest", Some(4)), [vec![4], vec![0, 1, 2, 3, 5]]);
         assert_eq!(cut("cut client, 1 | rest", None), [vec![0, 1], vec![2, 3, 4, 5]]);
         assert_eq!(cut("cut 1,2 | 3,4", None), [vec![0, 1, 2, 5], vec![3, 4]]);
         assert_eq!(cut("cut holder, 4 | 1, 2", Some(4)), [vec![4], vec![0, 1, 2, 3, 5]]);
+        assert_eq!(cut("cut coordinator | rest", None), [vec![2], vec![0, 1, 3, 4, 5]]);
+    }
+
+    #[test]
+    fn a_step_about_somebody_waits_for_one() {
+        let holder = Named { holder: Some(1), coordinator: None };
+        assert!(!action("kill holder").misses(&holder));
+        assert!(action("kill coordinator").misses(&holder));
+        assert!(action("cut holder | rest").misses(&Named::default()));
+        assert!(!action("kill 3").misses(&Named::default()));
     }
 
     #[test]

@@ -6,11 +6,14 @@ use std::time::Duration;
 use serde::Serialize;
 use tenure_lease::{Moment, Settings, Token};
 
-use super::history::{History, middle_and_longest};
+use super::book;
+use super::counter::SHARDS;
+use super::history::{History, middle_and_longest, millis};
 use super::ledger::Audit;
-use super::script::{Action, Script, Target, numbers, sides};
+use super::places::{Figures, Places};
+use super::script::{Action, Named, Script, Target, numbers, sides};
 use super::stage::{News, Stage, State, What};
-use super::wire::{Order, Report, Seen};
+use super::wire::{Decided, Order, Report, Sees};
 use crate::exit::{self, Failure};
 
 /// Everything that is known while it goes on.
@@ -22,14 +25,22 @@ pub(super) struct Show {
     pub(super) by_hand: bool,
     /// When the worker first began: what times are counted from.
     pub(super) began: Option<Moment>,
-    /// What each process believes about the cluster, and whether it is up.
-    pub(super) views: BTreeMap<usize, (bool, Vec<Seen>)>,
+    /// What each process believes about the cluster.
+    pub(super) views: BTreeMap<usize, Sees>,
+    /// How each process last called itself.
+    pub(super) names: BTreeMap<usize, String>,
+    /// Where each serves its own management API.
+    pub(super) urls: BTreeMap<usize, String>,
     pub(super) jobs: Jobs,
+    /// What the counters do, if there are any.
+    pub(super) places: Option<Places>,
     pub(super) refused: u64,
     /// What happened lately, with times.
     pub(super) events: VecDeque<Event>,
     /// To be printed by who shows no picture.
     pub(super) unprinted: VecDeque<Event>,
+    /// To be shown on the page.
+    pub(super) unposted: VecDeque<Event>,
     pub(super) chosen: Target,
 }
 
@@ -47,6 +58,11 @@ pub(super) struct Event {
     pub(super) at: Moment,
     pub(super) kind: Kind,
     pub(super) text: String,
+    /// Whom it is about.
+    pub(super) node: Option<usize>,
+    /// Why, in one word.
+    pub(super) reason: Option<String>,
+    pub(super) decided: Option<Decided>,
 }
 
 /// What a line is about.
@@ -58,6 +74,8 @@ pub(super) enum Kind {
     Work,
     /// A stale write was refused.
     Refused,
+    /// A split was decided.
+    Decision,
     /// Anything else.
     Other,
 }
@@ -65,16 +83,20 @@ pub(super) enum Kind {
 impl Show {
     pub(super) fn new(stage: Stage, script: Script, timing: &Settings) -> Self {
         Self {
+            places: stage.has_counters().then(|| Places::new(timing)),
             stage,
             history: History::new(timing),
             script,
             by_hand: false,
             began: None,
             views: BTreeMap::new(),
+            names: BTreeMap::new(),
+            urls: BTreeMap::new(),
             jobs: Jobs::default(),
             refused: 0,
             events: VecDeque::new(),
             unprinted: VecDeque::new(),
+            unposted: VecDeque::new(),
             chosen: Target::Holder,
         }
     }
@@ -88,19 +110,36 @@ impl Show {
         self.began.map_or(Duration::ZERO, |began| now.since(began))
     }
 
-    /// Whether everybody is in, and the first job was done.
+    /// Whether everybody is in, the first job was done, and shards are where they should be.
     pub(super) fn is_whole(&self) -> bool {
-        let all_up = (0..=self.nodes()).all(|number| self.views.get(&number).is_some_and(|v| v.0));
-        all_up && self.jobs.acknowledged > 0
+        let all_up = (0..=self.nodes()).all(|number| self.views.get(&number).is_some_and(|v| v.up));
+        let settled = self.places.as_ref().is_none_or(|places| places.are_settled(self.nodes()));
+        all_up && self.jobs.acknowledged > 0 && settled
     }
 
-    fn holder(&self) -> Option<usize> {
-        self.history.holder(Moment::now()).map(|work| work.node)
+    /// Whether everything that was sent is done.
+    pub(super) fn is_finished(&self) -> bool {
+        self.jobs.finished && self.places.as_ref().is_none_or(|places| places.finished)
+    }
+
+    /// Whom a script means.
+    pub(super) fn named(&self) -> Named {
+        let holder = self.history.holder(Moment::now()).map(|work| work.node);
+        Named { holder, coordinator: self.places.as_ref().and_then(Places::coordinator) }
     }
 
     pub(super) fn note(&mut self, kind: Kind, text: impl Into<String>) {
-        let event = Event { at: Moment::now(), kind, text: text.into() };
-        for events in [&mut self.events, &mut self.unprinted] {
+        self.tell(kind, text.into(), None, None);
+    }
+
+    /// The same, about a process, for a reason.
+    fn tell(&mut self, kind: Kind, text: String, node: Option<usize>, reason: Option<&str>) {
+        let reason = reason.map(str::to_owned);
+        self.push(Event { at: Moment::now(), kind, text, node, reason, decided: None });
+    }
+
+    fn push(&mut self, event: Event) {
+        for events in [&mut self.events, &mut self.unprinted, &mut self.unposted] {
             events.push_back(event.clone());
             if events.len() > EVENTS {
                 events.pop_front();
@@ -118,31 +157,35 @@ impl Show {
         let from = news.from;
         match news.what {
             What::Ended { at, declared_down } => {
-                self.history.died(from, at);
+                self.died(from, at);
                 self.views.remove(&from);
                 let alone = self.stage.actors[from].state == State::Runs;
                 self.stage.ended(from);
                 if alone && declared_down {
                     let text = format!("{} was declared down, and is started again", called(from));
-                    self.note(Kind::Other, text);
+                    self.tell(Kind::Other, text, Some(from), None);
                     self.stage.start(from).await?;
                 } else if alone {
                     self.note(Kind::Other, format!("{} has ended by itself", called(from)));
                 }
             }
-            What::Said(Report::View { up, members }) => {
-                let before = self.views.insert(from, (up, members));
-                if up != before.is_some_and(|(up, _)| up) && self.began.is_some() {
+            What::Said(Report::View(sees)) => {
+                let up = sees.up;
+                self.names.insert(from, sees.me.clone());
+                let before = self.views.insert(from, sees);
+                if up != before.is_some_and(|before| before.up) && self.began.is_some() {
                     let word = if up { "is a member again" } else { "is out of the cluster" };
-                    self.note(Kind::Other, format!("{} {word}", called(from)));
+                    self.tell(Kind::Other, format!("{} {word}", called(from)), Some(from), None);
                 }
             }
-            What::Said(Report::Started { token, at }) => {
-                self.started(from, token, Moment::from_nanos(at));
+            What::Said(Report::Decided(decided)) => self.decided(from, decided),
+            What::Said(Report::Started { token, expired, at }) => {
+                self.started(from, token, expired, Moment::from_nanos(at));
             }
-            What::Said(Report::Stopped { token, why, at }) => {
+            What::Said(Report::Stopped { token, why, reason, at }) => {
                 self.history.stopped(from, token, Moment::from_nanos(at));
-                self.note(Kind::Work, format!("{} stops: {why}", called(from)));
+                let text = format!("{} stops: {why}", called(from));
+                self.tell(Kind::Work, text, Some(from), reason.as_deref());
             }
             What::Said(Report::Refused { token, fence }) => {
                 self.refused += 1;
@@ -151,7 +194,7 @@ impl Show {
                     "{} wrote with token {token}: refused, the fence is at {fence}",
                     called(from)
                 );
-                self.note(Kind::Refused, text);
+                self.tell(Kind::Refused, text, Some(from), None);
             }
             What::Said(Report::Jobs { sent, acknowledged, finished }) => {
                 self.jobs = Jobs { sent, acknowledged, finished };
@@ -159,17 +202,46 @@ impl Show {
             What::Said(Report::Silence { from, to }) => {
                 self.history.silence(Moment::from_nanos(from), Moment::from_nanos(to));
             }
+            What::Said(Report::Listens(url)) => drop(self.urls.insert(from, url)),
             What::Said(Report::Trouble(text)) => self.note(Kind::Other, text),
+            What::Said(report) => {
+                if let Some(places) = &mut self.places {
+                    places.hear(from, report, Moment::now());
+                }
+            }
         }
         Ok(())
     }
 
-    fn started(&mut self, from: usize, token: Token, at: Moment) {
+    fn died(&mut self, number: usize, at: Moment) {
+        self.history.died(number, at);
+        self.places.iter_mut().for_each(|places| places.died(number, at));
+    }
+
+    fn decided(&mut self, from: usize, decided: Decided) {
+        let Decided { survives, down, reason } = &decided;
+        let side = if *survives { "its side goes on" } else { "its side ends" };
+        let text = format!("{} decided that {side}, {} down: {reason}", called(from), list(down));
+        let word = if *survives { "survive" } else { "down_self" };
+        self.push(Event {
+            at: Moment::now(),
+            kind: Kind::Decision,
+            text,
+            node: Some(from),
+            reason: Some(word.into()),
+            decided: Some(decided),
+        });
+    }
+
+    fn started(&mut self, from: usize, token: Token, expired: Option<String>, at: Moment) {
         self.history.started(from, token, at);
         let gap = self.history.failovers(Moment::now()).last().map(|failover| failover.gap);
         let after = gap.map_or(String::new(), |gap| format!(", {} after the last", ms(gap)));
         let token = said_token(token);
-        self.note(Kind::Work, format!("{} works with token {token}{after}", called(from)));
+        let whose =
+            expired.as_ref().map_or(String::new(), |it| format!("; {it}'s tenure had expired"));
+        let text = format!("{} works with token {token}{after}{whose}", called(from));
+        self.tell(Kind::Work, text, Some(from), expired.map(|_| "expired"));
     }
 
     /// Does what is due.
@@ -184,9 +256,8 @@ impl Show {
         let elapsed = self.elapsed(now);
         let is_due = |step: Option<&(Duration, Action)>| step.is_some_and(|(at, _)| *at <= elapsed);
         while !self.by_hand && is_due(self.script.steps.front()) {
-            let nobody = self.holder().is_none();
-            let waits =
-                self.script.steps.front().is_some_and(|(_, it)| it.names_holder()) && nobody;
+            let named = self.named();
+            let waits = self.script.steps.front().is_some_and(|(_, it)| it.misses(&named));
             if waits && !is_due(self.script.steps.get(1)) {
                 break;
             }
@@ -202,16 +273,17 @@ impl Show {
     fn resume(&mut self, number: usize) {
         let at = self.stage.resume(number);
         self.history.resumed(number, at);
+        self.places.iter_mut().for_each(|places| places.resumed(number, at));
         self.note(Kind::Fault, format!("{} goes on (SIGCONT)", called(number)));
     }
 
     /// Does one thing.
     pub(super) async fn act(&mut self, action: &Action) -> Result<(), Failure> {
-        let holder = self.holder();
-        let whom = |targets: &[Target]| numbers(targets, holder);
+        let named = self.named();
+        let whom = |targets: &[Target]| numbers(targets, &named);
         match action {
             Action::Cut(groups) => {
-                let sides = sides(groups, holder, self.nodes());
+                let sides = sides(groups, &named, self.nodes());
                 self.fault(format!("cut {}", said_sides(&sides)));
                 self.stage.cut(sides).await;
             }
@@ -268,7 +340,7 @@ impl Show {
             return;
         }
         let at = self.stage.kill(number);
-        self.history.died(number, at);
+        self.died(number, at);
         self.views.remove(&number);
         self.fault(format!("kill -9 {}", called(number)));
     }
@@ -287,6 +359,7 @@ impl Show {
         match self.stage.pause(number, Moment::now() + time).await {
             Some(since) => {
                 self.history.paused(number, since);
+                self.places.iter_mut().for_each(|places| places.paused(number, since));
                 self.history.fault(since, format!("stop {}", called(number)));
                 self.note(Kind::Fault, format!("stop {} for {time:?} (SIGSTOP)", called(number)));
             }
@@ -312,15 +385,23 @@ impl Show {
     pub(super) fn end_all(&mut self) {
         for number in self.stage.running() {
             let at = self.stage.kill(number);
-            self.history.died(number, at);
+            self.died(number, at);
         }
     }
 
     /// What came of it.
     pub(super) fn summary(&self) -> Result<Summary, Failure> {
         let now = Moment::now();
-        let audit = Audit::of(&self.stage.ledger(), self.jobs.acknowledged)
-            .map_err(|error| Failure::new(exit::SYSTEM, format!("the ledger: {error}")))?;
+        let failed = |error| Failure::new(exit::SYSTEM, format!("the ledger: {error}"));
+        let audit = Audit::of(&self.stage.ledger(), self.jobs.acknowledged).map_err(failed)?;
+        let counters = match &self.places {
+            Some(places) => {
+                let books = book::Audit::of(self.stage.directory(), SHARDS, places.each());
+                let since = self.began.unwrap_or(now);
+                Some(places.figures(&books.map_err(failed)?, since, now))
+            }
+            None => None,
+        };
         let failovers = self.history.failovers(now);
         let (middle, longest) = middle_and_longest(failovers.iter().map(|it| it.gap));
         let silences = middle_and_longest(failovers.iter().map(|it| it.silence));
@@ -336,6 +417,7 @@ impl Show {
             jobs_acknowledged: self.jobs.acknowledged,
             jobs_lost: audit.lost,
             jobs_twice: audit.twice,
+            counters,
         })
     }
 }
@@ -354,6 +436,8 @@ pub(super) struct Summary {
     pub(super) jobs_acknowledged: u64,
     pub(super) jobs_lost: u64,
     pub(super) jobs_twice: u64,
+    #[serde(flatten)]
+    pub(super) counters: Option<Figures>,
 }
 
 impl Summary {
@@ -363,6 +447,7 @@ impl Summary {
             && self.stale_writes_accepted == 0
             && self.jobs_lost == 0
             && self.jobs_twice == 0
+            && self.counters.as_ref().is_none_or(Figures::is_clean)
     }
 }
 
@@ -384,10 +469,6 @@ pub(super) fn said_sides(sides: &[Vec<usize>]) -> String {
 pub(super) fn list<'a>(numbers: impl IntoIterator<Item = &'a usize>) -> String {
     let word = |number: &usize| if *number == 0 { "client".into() } else { number.to_string() };
     numbers.into_iter().map(word).collect::<Vec<_>>().join(",")
-}
-
-fn millis(time: Duration) -> f64 {
-    (time.as_secs_f64() * 10_000.0).round() / 10.0
 }
 
 /// A time as people read it: milliseconds below ten seconds.

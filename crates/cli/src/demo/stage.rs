@@ -15,7 +15,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
 
 use super::wire::{DECLARED_DOWN, Order, Report};
-use super::{CERTS, CLUSTER, DATABASE, PROCESS, name};
+use super::{CERTS, CLUSTER, DATABASE, Load, PROCESS, name};
 use crate::exit::Failure;
 use crate::run::PidFd;
 
@@ -24,7 +24,10 @@ pub(super) struct Stage {
     directory: Directory,
     store: String,
     ttl: Duration,
+    load: Load,
     addresses: Vec<Address>,
+    /// Whether nodes serve their own management API.
+    pub(super) managed: bool,
     pub(super) actors: Vec<Actor>,
     /// The sides that do not reach each other; none while the network is whole.
     pub(super) sides: Vec<Vec<usize>>,
@@ -79,6 +82,7 @@ impl Stage {
         directory: Directory,
         store: String,
         ttl: Duration,
+        load: Load,
         nodes: usize,
     ) -> Result<(Self, mpsc::Receiver<News>), Failure> {
         let authority = Authority::new(CLUSTER)?;
@@ -92,8 +96,32 @@ impl Stage {
             .collect();
         let addresses = addresses(nodes + 1);
         let (sides, without_store) = (Vec::new(), BTreeSet::new());
-        let stage = Self { directory, store, ttl, addresses, actors, sides, without_store, news };
+        let stage = Self {
+            directory,
+            store,
+            ttl,
+            load,
+            addresses,
+            managed: false,
+            actors,
+            sides,
+            without_store,
+            news,
+        };
         Ok((stage, received))
+    }
+
+    pub(super) fn address(&self, number: usize) -> &Address {
+        &self.addresses[number]
+    }
+
+    /// Whether the nodes host counters besides the worker.
+    pub(super) fn has_counters(&self) -> bool {
+        self.load.sharding.is_some()
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     pub(super) fn ledger(&self) -> PathBuf {
@@ -133,6 +161,8 @@ impl Stage {
             .args(["--addresses", &addresses.join(",")])
             .args(["--number", &number.to_string()])
             .args(["--ttl", &format!("{}ms", self.ttl.as_millis())])
+            .args(self.managed.then_some("--manage"))
+            .args(self.load.args())
             // It may have a password in it, and arguments can be seen by everybody.
             .env("TENURE_LEASE", &self.store)
             .stdin(Stdio::piped())

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_cluster::{Cluster, Node, Status as Member, View};
+use tenure_cluster::{Cluster, Node};
+use tenure_manage::sight::find;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
@@ -168,23 +169,6 @@ impl About {
 
 fn changed(change: Change, node: &Node) -> Answer {
     Answer::Changed(Changed { change, node: node.to_string() })
-}
-
-/// The member with this address, or with this address and incarnation.
-fn find(view: &View, text: &str) -> Result<Node, String> {
-    let alive = view.members().filter(|(_, member)| member.status < Member::Down);
-    let found: Vec<&Node> = alive
-        .map(|(node, _)| node)
-        .filter(|node| node.address.as_str() == text || node.to_string() == text)
-        .collect();
-    match found[..] {
-        [node] => Ok(node.clone()),
-        [] => Err(format!("{text:?} is no member; name one as `tenure cluster status` shows it")),
-        _ => {
-            let all: Vec<String> = found.iter().map(ToString::to_string).collect();
-            Err(format!("which of them: {}?", all.join(", ")))
-        }
-    }
 }
 
 /// `None` if another process has it.

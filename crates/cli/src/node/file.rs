@@ -10,6 +10,7 @@ use serde::Deserialize;
 use tenure_cluster::Settings;
 use tenure_cluster::downing::Strategy;
 use tenure_lease::{Lease, Store};
+use tenure_manage::Token;
 use toml::de::{DeTable, DeValue, Deserializer};
 
 use crate::duration;
@@ -30,7 +31,22 @@ struct Own {
     formation: Option<String>,
     formation_ttl: Option<String>,
     admin: Option<PathBuf>,
+    manage: Option<OwnManage>,
     downing: Option<OwnDowning>,
+}
+
+/// `[manage]`: where the management API listens, and who may use it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OwnManage {
+    listen: Option<String>,
+    read_token_file: Option<PathBuf>,
+    write_token_file: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    client_ca: Option<PathBuf>,
+    #[serde(default)]
+    writers: Vec<String>,
 }
 
 /// What stands in `[downing]` beside the strategy: the lease that it asks.
@@ -71,6 +87,34 @@ impl NodeFile {
     /// Where to listen for `tenure cluster`.
     pub(super) fn admin(&self) -> Option<&Path> {
         self.own.admin.as_deref()
+    }
+
+    /// Where the management API listens, and who may use it, if it is wanted.
+    pub(super) fn manage(&self) -> Result<Option<tenure_manage::Settings>, Failure> {
+        let Some(manage) = &self.own.manage else { return Ok(None) };
+        let default = tenure_manage::Settings::default();
+        let settings = tenure_manage::Settings {
+            listen: manage.listen.clone().unwrap_or(default.listen),
+            read_token: self.token("manage.read_token_file", manage.read_token_file.as_deref())?,
+            write_token: self
+                .token("manage.write_token_file", manage.write_token_file.as_deref())?,
+            certificate: manage.certificate.clone(),
+            key: manage.key.clone(),
+            client_ca: manage.client_ca.clone(),
+            writers: manage.writers.clone(),
+        };
+        settings.check().map_err(|error| self.wrong(&error.to_string()))?;
+        Ok(Some(settings))
+    }
+
+    /// The secret in this file, if one is named.
+    fn token(&self, setting: &str, path: Option<&Path>) -> Result<Option<Token>, Failure> {
+        let Some(path) = path else { return Ok(None) };
+        let wrong = |error: &dyn std::fmt::Display| {
+            self.wrong_at(setting, &format!("{}: {error}", path.display()))
+        };
+        let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
+        Token::new(&text).map(Some).map_err(|error| wrong(&error))
     }
 
     /// Everything, with the leases in their store.
@@ -253,7 +297,7 @@ fn lines(text: &str) -> Vec<usize> {
 }
 
 /// The settings that are not the cluster's own.
-const OWN: [&str; 4] = ["store", "formation", "formation_ttl", "admin"];
+const OWN: [&str; 5] = ["store", "formation", "formation_ttl", "admin", "manage"];
 /// The same in `[downing]`.
 const OWN_DOWNING: [&str; 2] = ["lease", "ttl"];
 const NEEDS_LEASE: &str =
@@ -300,7 +344,9 @@ mod tests {
         lease = 'shop.arbitration'
         ttl = '8s'
         [resolver]
-        stable_after = '1s'";
+        stable_after = '1s'
+        [manage]
+        listen = '127.0.0.1:0'";
 
     #[tokio::test]
     async fn a_whole_file_is_understood() {
@@ -315,6 +361,32 @@ mod tests {
     }
 
     #[test]
+    fn the_management_api_is_not_opened_by_accident() {
+        let manage = |text: &str| {
+            let file = parse(&WHOLE.replace("listen = '127.0.0.1:0'", text)).unwrap();
+            file.manage().map(|_| ()).map_err(|failure| format!("{failure:?}"))
+        };
+        assert_eq!(manage("listen = '127.0.0.1:0'"), Ok(()));
+        assert_eq!(manage(""), Ok(()));
+        for (text, expected) in [
+            (
+                "listen = '0.0.0.0:7480'",
+                "line 24: listen 0.0.0.0:7480 is beyond loopback: set cert",
+            ),
+            ("listen = 'here'", "line 24: listen"),
+            ("read_token_file = '/nowhere'", "line 24: manage.read_token_file: /nowhere: "),
+            (
+                "write_token_file = '/dev/null'",
+                "line 24: manage.write_token_file: /dev/null: a tok",
+            ),
+            ("certificate = 'a.pem'", "line 24: certificate and key go together"),
+        ] {
+            let found = manage(text).unwrap_err();
+            assert!(found.contains(expected), "{text}: {found}");
+        }
+    }
+
+    #[test]
     fn the_documentation_has_every_setting() {
         let documentation = include_str!("../../../../docs/cluster.md");
         let example = documentation.split("```").find_map(|block| block.strip_prefix("toml\n"));
@@ -323,12 +395,15 @@ mod tests {
         let mut settings: Vec<&str> = OWN.to_vec();
         settings.extend(OWN_DOWNING);
         settings.extend(DOWNING);
+        settings.extend(MANAGE);
         for part in [&all, &all["membership"], &all["transport"], &all["resolver"]] {
             let part = part.as_object().unwrap().iter();
             settings.extend(part.filter(|(_, value)| !value.is_object()).map(|(name, _)| &**name));
         }
         for setting in settings {
-            assert!(documentation.contains(&format!("`{setting}`")), "{setting}");
+            // A setting, or a table of them.
+            let names = [format!("`{setting}`"), format!("`[{setting}]`")];
+            assert!(names.iter().any(|name| documentation.contains(name)), "{setting}");
         }
     }
 
@@ -361,6 +436,16 @@ mod tests {
             assert!(found.contains("node.toml") && found.contains(expected), "{text}: {found}");
         }
     }
+
+    const MANAGE: [&str; 7] = [
+        "listen",
+        "read_token_file",
+        "write_token_file",
+        "certificate",
+        "key",
+        "client_ca",
+        "writers",
+    ];
 
     /// The strategies and all their options.
     const DOWNING: [&str; 14] = [
@@ -414,6 +499,7 @@ mod tests {
             ("'8s'", "'8'", "line 20: downing.ttl: \\\"8\\\" is no duration"),
             ("stable_after", "stable", "line 22: unknown field `stable`"),
             ("identity", "#", "set identity to a directory"),
+            ("listen", "listens", "line 24: unknown field `listens`, expected one of `listen`"),
         ] {
             let found = error(&WHOLE.replace(from, to)).await;
             assert!(found.contains("node.toml") && found.contains(expected), "{to}: {found}");

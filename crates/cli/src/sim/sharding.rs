@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tenure_testkit::sim::sharding::{Plan, Setup, Tally, run};
 
-use super::{Args, now};
+use super::{Args, parallel};
 use crate::exit::Failure;
 use crate::output;
 
@@ -49,21 +49,17 @@ struct Total {
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
-    let began = now();
     let (mut seeds, mut totals) = (0, SETUPS.map(|_| Total::default()));
-    for seed in args.wanted() {
-        if args.budget.is_some_and(|budget| began.elapsed() >= budget) {
-            break;
-        }
+    let run = |seed| SETUPS.map(|(_, setup)| run(seed, &Plan::of(seed, setup)));
+    parallel::each(args, run, |outcomes| {
         seeds += 1;
-        for ((_, setup), total) in SETUPS.into_iter().zip(&mut totals) {
-            let outcome = run(seed, &Plan::of(seed, setup));
+        for (outcome, total) in outcomes.into_iter().zip(&mut totals) {
             total.violations += u64::from(!outcome.violations.is_empty());
             total.with_two += u64::from(outcome.tally.active_twice > 0);
             total.tally.add(&outcome.tally);
             total.recoveries.extend(outcome.recovery);
         }
-    }
+    });
     let rows = SETUPS.into_iter().zip(totals).map(|((setup, _), total)| total.counted(setup));
     let table = Table { seeds, rows: rows.collect() };
     output::print(&table, args.json)?;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use tenure_testkit::sim::cluster::{Downing, Measured, Row, run_row};
 
-use super::{Args, now};
+use super::{Args, parallel};
 use crate::exit::Failure;
 use crate::output;
 
@@ -35,19 +35,15 @@ struct Counted {
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
-    let began = now();
     let (mut seeds, mut totals) = (0, [(0, Measured::default()); Row::ALL.len()]);
-    for seed in args.wanted() {
-        if args.budget.is_some_and(|budget| began.elapsed() >= budget) {
-            break;
-        }
+    let run = |seed| Row::ALL.map(|row| run_row(seed, row, false).0);
+    parallel::each(args, run, |rows| {
         seeds += 1;
-        for (row, (with_two, total)) in Row::ALL.into_iter().zip(&mut totals) {
-            let (measured, _) = run_row(seed, row, false);
+        for (measured, (with_two, total)) in rows.into_iter().zip(&mut totals) {
             *with_two += u64::from(measured.overlaps > 0);
             *total += measured;
         }
-    }
+    });
     let rows = Row::ALL.into_iter().zip(totals).map(|(row, (with_two, total))| Counted {
         downing: match row.downing {
             Downing::Operators => "operators",

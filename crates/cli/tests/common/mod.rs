@@ -84,6 +84,10 @@ impl Process {
         Self(command.spawn().unwrap())
     }
 
+    pub(crate) fn of(child: Child) -> Self {
+        Self(child)
+    }
+
     pub(crate) fn pid(&self) -> i32 {
         self.0.id() as i32
     }
@@ -197,3 +201,14 @@ pub(crate) fn check_log(dir: &Dir) {
     let terms = terms(dir);
     assert!(terms.windows(2).all(|pair| pair[0] < pair[1]), "terms do not rise: {terms:?}");
 }
+
+/// What must be zero after a demonstration.
+pub(crate) const NONE: &[&str] = &["overlaps", "stale_writes_accepted", "jobs_lost", "jobs_twice"];
+/// The same of counters in shards.
+pub(crate) const NONE_OF_COUNTERS: &[&str] = &[
+    "writes_lost",
+    "writes_twice",
+    "key_overlaps",
+    "key_out_of_order",
+    "key_stale_writes_accepted",
+];

@@ -55,6 +55,21 @@ impl Name {
     }
 }
 
+impl Strategy {
+    /// What it is called in settings and metrics.
+    pub fn name(&self) -> &'static str {
+        let name = match self {
+            Self::StaticQuorum(_) => Name::StaticQuorum,
+            Self::KeepOldest(_) => Name::KeepOldest,
+            Self::KeepReferee(_) => Name::KeepReferee,
+            Self::KeepMajority(_) => Name::KeepMajority,
+            Self::LeaseMajority(_) => Name::LeaseMajority,
+            Self::DownAll(_) => Name::DownAll,
+        };
+        name.as_str()
+    }
+}
+
 impl Written {
     /// Options of another strategy are slips: whoever wrote them believes that they do something.
     fn has_only_its_own(&self) -> Result<(), SettingsError> {

@@ -11,14 +11,14 @@ use super::arbiter::{ArbiterNews, ArbiterOrder, arbitrate};
 use super::discover::Discoverer;
 use super::formation::{LeaseNews, LeaseOrder, tend};
 use super::{Command, Driver, Proof, entropy};
-use crate::Node;
 use crate::downing::Strategy;
 use crate::formation::{Formation, FormationEffect, FormationNote};
 use crate::membership::{Effect, Ending, Membership};
 use crate::message::{Control, decode};
-use crate::resolver::{Resolver, ResolverEffect};
+use crate::resolver::{Asked, Resolver, ResolverEffect};
 use crate::transport::{self, Direction, Down, Lane, Transport};
 use crate::view::{Digest, Role, Status, Verdict};
+use crate::{Node, telemetry};
 
 /// A transport that listens.
 pub(super) struct Bound {
@@ -256,11 +256,17 @@ impl Life<'_> {
         match effect {
             ResolverEffect::Down { nodes, reason } => {
                 tracing::warn!(%node, ?nodes, "downing: {reason}");
+                self.decided(nodes.clone(), reason);
                 self.membership.down_all(&nodes, now);
             }
             ResolverEffect::Adopt { verdict, reason } => {
                 let Verdict { generation, survivors, .. } = &verdict;
                 tracing::warn!(%node, generation, ?survivors, "downing: {reason}");
+                let members = self.membership.view().into_iter().flat_map(|view| view.members());
+                let losers = members.filter(|(node, member)| {
+                    member.status < Status::Down && !survivors.contains(*node)
+                });
+                self.decided(losers.map(|(node, _)| node.clone()).collect(), reason);
                 self.membership.adopt(&verdict, now);
             }
             ResolverEffect::Announce(generation) => self.membership.announce(generation, now),
@@ -270,6 +276,15 @@ impl Life<'_> {
             }
             ResolverEffect::Release => self.arbitrate(ArbiterOrder::Release),
         }
+    }
+
+    fn decided(&self, down: Vec<Node>, reason: String) {
+        let survives = !down.contains(self.membership.me());
+        if let Some(strategy) = &self.driver.settings.downing {
+            telemetry::decided(strategy.name(), survives);
+        }
+        let event = crate::Event::Decided(crate::Decided { survives, down, reason });
+        let _ = self.driver.events.send(event); // Nobody need listen.
     }
 
     fn arbitrate(&mut self, order: ArbiterOrder) {
@@ -286,6 +301,11 @@ impl Life<'_> {
             ArbiterNews::Read(sighting) => resolver.read(sighting, now),
             ArbiterNews::Lost => resolver.lease_lost(),
             ArbiterNews::Answered(asked) => {
+                telemetry::asked(match &asked {
+                    Asked::Won => "won",
+                    Asked::Lost(_) => "lost",
+                    Asked::Unknown => "unknown",
+                });
                 for effect in resolver.answered(asked, &self.membership, now) {
                     self.resolve(effect, now);
                 }
@@ -321,7 +341,7 @@ impl Life<'_> {
                         }
                         // A newer minor version may say things that this one does not know.
                         None => {
-                            metrics::counter!("tenure_cluster_control_unreadable").increment(1);
+                            telemetry::unreadable();
                             tracing::debug!(from = %from.node, "a control frame that is not understood");
                         }
                     }
@@ -366,7 +386,7 @@ impl Life<'_> {
         if self.published != Some(news) {
             let same = self.published.is_some_and(|(digest, ..)| digest == view.digest());
             self.published = Some(news);
-            metrics::gauge!("tenure_cluster_members").set(view.members().len() as f64);
+            telemetry::view(view, me, up, self.membership.is_converged());
             let (view, seen) = ((!same).then(|| Arc::new(view.clone())), Arc::new(seen.clone()));
             self.driver.state.send_modify(|state| {
                 state.view = view.or(state.view.take());

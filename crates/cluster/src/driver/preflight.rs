@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::entropy;
-use crate::Settings;
+use crate::{Settings, telemetry};
 
 /// Whether this node's leases can be had, as far as is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(super) async fn prove(
                 break;
             }
         }
-        metrics::gauge!(READY).set(if news == Proof::Usable { 1.0 } else { 0.0 });
+        telemetry::leases_usable(news == Proof::Usable);
         match &news {
             Proof::Doubtful(why) => tracing::warn!("not ready: {why}"),
             Proof::Usable if matches!(*proof.borrow(), Proof::Doubtful(_)) => {
@@ -95,8 +95,6 @@ async fn try_one(purpose: &str, lease: &Lease) -> Result<(), (Arc<str>, bool)> {
 pub(super) const EVERY: Duration = Duration::from_secs(60);
 /// How long joining waits for the first answer, so that a node that is refused at once is never seen.
 pub(super) const HEAD_START: Duration = Duration::from_millis(500);
-/// Gauge: whether this node's leases could be had when it was last tried.
-const READY: &str = "tenure_cluster_leases_usable";
 
 #[cfg(test)]
 mod tests {

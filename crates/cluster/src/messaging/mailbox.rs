@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use super::{Lost, Reply};
+use super::{Lost, Reply, telemetry};
 use crate::Node;
+use crate::telemetry::Depth;
 use crate::transport::Frames;
 
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(crate) struct Mailbox {
     turn: Semaphore,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     entries: VecDeque<Entry>,
     messages: usize,
@@ -42,6 +43,7 @@ struct State {
     /// Somebody has waited for room for too long, and nothing was taken since.
     stuck: bool,
     closed: bool,
+    depth: Depth,
 }
 
 /// What one node sent, in one go.
@@ -92,7 +94,17 @@ impl Mailbox {
             name,
             type_id,
             room,
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                entries: VecDeque::new(),
+                messages: 0,
+                bytes: 0,
+                parked: false,
+                taken: 0,
+                waiting: 0,
+                stuck: false,
+                closed: false,
+                depth: telemetry::waiting(),
+            }),
             filled: Notify::new(),
             emptied: Notify::new(),
             turn: Semaphore::new(1),
@@ -120,6 +132,8 @@ impl Mailbox {
                 let (messages, bytes) = entry.size();
                 state.messages += messages;
                 state.bytes += bytes;
+                let all = state.messages;
+                state.depth.set(all);
                 state.entries.push_back(entry);
                 let parked = std::mem::take(&mut state.parked);
                 drop(state);
@@ -171,6 +185,8 @@ impl Mailbox {
         let (messages, bytes) = entry.size();
         state.messages -= messages;
         state.bytes -= bytes;
+        let all = state.messages;
+        state.depth.set(all);
         state.taken += 1;
         state.stuck = false;
         drop(state);

@@ -1,8 +1,10 @@
 //! What is measured, in one place. No label is chosen by a stranger.
 
-use metrics::counter;
+use metrics::{counter, gauge};
+use tenure_lease::telemetry::Metric;
 
 use super::Lost;
+use crate::telemetry::Depth;
 
 /// Counter, by `reason`: messages of this node that were lost.
 pub const DEAD: &str = "tenure_messages_dead_total";
@@ -18,6 +20,24 @@ pub const IGNORED: &str = "tenure_messages_ignored_total";
 pub const LATE: &str = "tenure_messages_late_answers_total";
 /// Counter: refusals that could not be told to the sender, because the way back was full.
 pub const UNTOLD: &str = "tenure_messages_refusals_untold_total";
+/// Gauge: messages that wait in the mailboxes of this node, all together.
+pub const WAITING: &str = "tenure_messages_waiting";
+
+/// All metrics of messages.
+pub const METRICS: &[Metric] = &[
+    Metric::counter(DEAD, &["reason"], "Messages of this node that were lost"),
+    Metric::counter(DEAD_MISSED, &[], "Dead letters that a slow listener did not see"),
+    Metric::counter(REFUSED, &["reason"], "Messages of other nodes that this one refused"),
+    Metric::counter(WAITED, &[], "How often a full mailbox made a node's lane wait"),
+    Metric::counter(IGNORED, &[], "Message frames that were not understood"),
+    Metric::counter(LATE, &[], "Answers that came when nobody waited any more"),
+    Metric::counter(UNTOLD, &[], "Refusals that the sender could not be told"),
+    Metric::gauge(WAITING, &[], "Messages that wait in mailboxes of this node"),
+];
+
+pub(super) fn waiting() -> Depth {
+    Depth::new(gauge!(WAITING))
+}
 
 pub(super) fn dead(why: Lost, count: u64) {
     counter!(DEAD, "reason" => why.word()).increment(count);

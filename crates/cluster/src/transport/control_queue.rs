@@ -10,7 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tenure_lease::Moment;
 
+use super::{Lane, telemetry};
 use crate::Incarnation;
+use crate::telemetry::Depth;
 
 #[derive(Debug)]
 pub(crate) struct ControlQueue {
@@ -18,6 +20,7 @@ pub(crate) struct ControlQueue {
     bytes: usize,
     count_max: usize,
     bytes_max: usize,
+    depth: Depth,
 }
 
 #[derive(Debug)]
@@ -42,7 +45,8 @@ pub(crate) struct Taken {
 
 impl ControlQueue {
     pub(crate) fn new(count_max: usize, bytes_max: usize) -> Self {
-        Self { frames: VecDeque::new(), bytes: 0, count_max, bytes_max }
+        let depth = telemetry::queued(Lane::Control);
+        Self { frames: VecDeque::new(), bytes: 0, count_max, bytes_max, depth }
     }
 
     /// Queues a frame and says how many older ones had to go for it.
@@ -57,6 +61,7 @@ impl ControlQueue {
             self.pop();
             dropped += 1;
         }
+        self.depth.set(self.bytes);
         dropped
     }
 
@@ -79,6 +84,7 @@ impl ControlQueue {
             taken.bytes.extend_from_slice(&(entry.body.len() as u32).to_le_bytes());
             taken.bytes.extend_from_slice(&entry.body);
         }
+        self.depth.set(self.bytes);
         taken
     }
 
@@ -87,6 +93,7 @@ impl ControlQueue {
     pub(crate) fn discard(&mut self) -> (u64, Option<Incarnation>) {
         let frames = std::mem::take(&mut self.frames);
         self.bytes = 0;
+        self.depth.set(0);
         (frames.len() as u64, frames.iter().rev().find_map(|entry| entry.only_to))
     }
 
@@ -97,6 +104,7 @@ impl ControlQueue {
             self.pop();
             dropped += 1;
         }
+        self.depth.set(self.bytes);
         dropped
     }
 

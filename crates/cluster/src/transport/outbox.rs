@@ -15,19 +15,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, Semaphore, TryAcquireError};
 
 use super::frame::{self, FrameError};
-use super::{Closed, SendError};
+use super::{Closed, Lane, SendError, telemetry};
+use crate::telemetry::Depth;
 
 /// Messages that wait for one peer.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     frame_max: usize,
+    limit: usize,
     room: Semaphore,
     waiting: Mutex<Waiting>,
     /// Wakes the writer, which is the only one that waits for it.
     filled: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Waiting {
     segments: VecDeque<Segment>,
     /// An emptied segment, to be filled again.
@@ -35,6 +37,7 @@ struct Waiting {
     /// The writer found nothing and waits for `filled`.
     parked: bool,
     closed: Option<Arc<Closed>>,
+    depth: Depth,
 }
 
 /// Whole frames, and how many.
@@ -48,8 +51,15 @@ impl Outbox {
     pub(crate) fn new(limit: usize, frame_max: usize) -> Self {
         Self {
             frame_max,
+            limit,
             room: Semaphore::new(limit),
-            waiting: Mutex::default(),
+            waiting: Mutex::new(Waiting {
+                segments: VecDeque::new(),
+                spare: Vec::new(),
+                parked: false,
+                closed: None,
+                depth: telemetry::queued(Lane::Data),
+            }),
             filled: Notify::new(),
         }
     }
@@ -105,9 +115,15 @@ impl Outbox {
     pub(crate) fn done(&self, mut segment: Segment) {
         self.room.add_permits(segment.bytes.len());
         segment.bytes.clear();
+        let mut waiting = self.lock();
+        waiting.depth.set(self.queued());
         if segment.bytes.capacity() <= SEGMENT * 2 {
-            self.lock().spare = segment.bytes;
+            waiting.spare = segment.bytes;
         }
+    }
+
+    fn queued(&self) -> usize {
+        self.limit.saturating_sub(self.room.available_permits())
     }
 
     /// Nothing more is appended; what waits stays until it is taken.
@@ -133,8 +149,11 @@ impl Outbox {
 
     /// Throws away what waits, and says how many messages that were.
     pub(crate) fn discard(&self) -> u64 {
-        let dropped = std::mem::take(&mut self.lock().segments);
+        let mut waiting = self.lock();
+        let dropped = std::mem::take(&mut waiting.segments);
         self.room.add_permits(dropped.iter().map(|segment| segment.bytes.len()).sum());
+        waiting.depth.set(self.queued());
+        drop(waiting);
         dropped.iter().map(|segment| segment.frames).sum()
     }
 
@@ -203,6 +222,8 @@ impl Outbox {
                 }
                 bytes.extend_from_slice(frame);
                 waiting.segments.push_back(Segment { bytes, frames: 1 });
+                // Not for every message: a segment is as exact as it needs to be.
+                waiting.depth.set(self.queued());
             }
         }
         if std::mem::take(&mut waiting.parked) {

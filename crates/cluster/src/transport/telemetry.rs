@@ -1,9 +1,11 @@
 //! The names of all metrics of the transport, in one place. No label is chosen by a stranger.
 
 use metrics::{counter, gauge};
+use tenure_lease::telemetry::Metric;
 
 use super::refusal::Refusal;
 use super::{Direction, Lane};
+use crate::telemetry::Depth;
 
 /// Gauge, by `lane` and `direction`: links that are up.
 pub const LINKS: &str = "tenure_transport_links";
@@ -21,6 +23,21 @@ pub const UNKNOWN: &str = "tenure_transport_unknown_total";
 pub const UNSENT: &str = "tenure_transport_unsent_total";
 /// Counter, by `lane` and `direction`: bytes, frames' lengths included.
 pub const BYTES: &str = "tenure_transport_bytes_total";
+/// Gauge, by `lane`: bytes that wait to be sent, to all peers together.
+pub const QUEUED: &str = "tenure_transport_queued_bytes";
+
+/// All metrics of the transport.
+pub const METRICS: &[Metric] = &[
+    Metric::gauge(LINKS, &["lane", "direction"], "Links that are up"),
+    Metric::gauge(HANDSHAKES, &[], "Connections that have not yet shown who they are"),
+    Metric::counter(REFUSED, &["reason"], "Connections to this node that were refused"),
+    Metric::counter(FAILED, &["reason"], "Connections from this node that came to nothing"),
+    Metric::counter(CONTROL_DROPPED, &["reason"], "Control frames that were dropped unsent"),
+    Metric::counter(UNKNOWN, &[], "Messages that may or may not have arrived at a cut"),
+    Metric::counter(UNSENT, &[], "Messages accepted for sending that certainly did not leave"),
+    Metric::counter(BYTES, &["lane", "direction"], "Bytes on links, lengths of frames included"),
+    Metric::gauge(QUEUED, &["lane"], "Bytes that wait to be sent, to all peers together"),
+];
 
 pub(crate) fn up(lane: Lane, direction: Direction, change: f64) {
     gauge!(LINKS, "lane" => lane.word(), "direction" => direction.word()).increment(change);
@@ -47,6 +64,10 @@ pub(crate) fn control_dropped(reason: &'static str, count: u64) {
 pub(crate) fn lost(unknown: u64, unsent: u64) {
     counter!(UNKNOWN).increment(unknown);
     counter!(UNSENT).increment(unsent);
+}
+
+pub(crate) fn queued(lane: Lane) -> Depth {
+    Depth::new(gauge!(QUEUED, "lane" => lane.word()))
 }
 
 pub(crate) fn bytes(lane: Lane, direction: Direction) -> metrics::Counter {

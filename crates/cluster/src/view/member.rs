@@ -41,15 +41,22 @@ impl Status {
     }
 }
 
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Status {
+    /// In a word.
+    pub fn word(self) -> &'static str {
+        match self {
             Self::Joining => "joining",
             Self::Up => "up",
             Self::Leaving => "leaving",
             Self::Exiting => "exiting",
             Self::Down => "down",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::liveness::Ping;
-use super::{Cell, Flights, Liveness, Offer, State, Wants, Watches, tell, wait_until};
+use super::{Cell, Countdown, Flights, Liveness, Offer, State, Wants, Watches, tell, wait_until};
 use crate::backend::Backend;
 use crate::clock::Moment;
 use crate::keeper::{Event, Keeper, Wish};
@@ -50,6 +50,7 @@ pub(crate) async fn keep(
     let mut guard: Option<Watchdog> = None;
     let mut sign = Ping::default();
     let mut wanted = true;
+    let mut countdown = Countdown::new(&name);
 
     loop {
         keeper.allow(Moment::now(), offer.allowed());
@@ -60,7 +61,7 @@ pub(crate) async fn keep(
             match event {
                 Event::Won { token, claim, note, former, deadlines } => {
                     tracing::info!(lease = %name, %token, "lease won");
-                    telemetry::won(&name);
+                    telemetry::won(&name, token, former.as_ref());
                     if watchdog {
                         guard = Some(Watchdog::new());
                     }
@@ -73,7 +74,6 @@ pub(crate) async fn keep(
                 Event::Renewed(deadlines) => {
                     cell.set(deadlines);
                     guard.iter().for_each(|guard| guard.arm(deadlines.kill));
-                    telemetry::renewed(&name, deadlines.lost.since(Moment::now()));
                 }
                 Event::Ping => sign = liveness.ask(settings.operation_timeout),
                 Event::NoteWritten(number) => tell(&state, |state| state.note = number),
@@ -118,6 +118,7 @@ pub(crate) async fn keep(
             }
         }
         watches.set(if keeper.lost_once() { keeper.watched() } else { Vec::new() });
+        countdown.tell(&cell);
 
         tokio::select! {
             biased;

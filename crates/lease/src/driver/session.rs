@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::lease::{Begun, Terms};
 use super::liveness::Ping;
-use super::{Cell, Flights, Offer, State, Wants, Watches, tell, wait_until};
+use super::{Cell, Countdown, Flights, Offer, State, Wants, Watches, tell, wait_until};
 use crate::clock::Moment;
 use crate::keeper::{AttachId, Event, Session, SessionEvent};
 use crate::record::Nonce;
@@ -70,6 +70,7 @@ pub(crate) async fn keep_session(
     let mut guard: Option<Watchdog> = None;
     let mut sign = Ping::default();
     let mut wanted = true;
+    let mut countdown = Countdown::new(&name);
 
     loop {
         while let Some((flight, request)) = session.poll(Moment::now(), Nonce::random()) {
@@ -79,7 +80,7 @@ pub(crate) async fn keep_session(
             match event {
                 SessionEvent::Session(Event::Won { token, claim, note, former, deadlines }) => {
                     tracing::info!(session = %name, %token, "session won");
-                    telemetry::won(&name);
+                    telemetry::won(&name, token, former.as_ref());
                     if watchdog {
                         guard = Some(Watchdog::new());
                     }
@@ -91,7 +92,6 @@ pub(crate) async fn keep_session(
                 SessionEvent::Session(Event::Renewed(deadlines)) => {
                     cell.set(deadlines);
                     moved = true;
-                    telemetry::renewed(&name, deadlines.lost.since(Moment::now()));
                 }
                 SessionEvent::Session(Event::Ping) => {
                     sign = liveness.ask(settings.operation_timeout)
@@ -152,6 +152,7 @@ pub(crate) async fn keep_session(
             let earliest = working.map(|attachment| attachment.cell.kill_at()).min();
             guard.arm(cell.kill_at().min(earliest.unwrap_or(Moment::NEVER)));
         }
+        countdown.tell(&cell);
         // Ten thousand waiters are worth watching, but not worth listing at every step.
         if Moment::now() >= watches_at {
             watches.set(session.watched());

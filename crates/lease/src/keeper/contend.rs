@@ -402,6 +402,8 @@ impl Contender {
     /// Whether it may take the lease. While it may not, it only looks.
     pub(super) fn allow(&mut self, now: Moment, yes: bool) {
         if yes && !self.allowed {
+            // What it is looking for, an attempt finds out as well.
+            self.flight.take_if(|flight| matches!(flight.kind, FlightKind::Look));
             self.resume(now);
         }
         self.allowed = yes;

@@ -111,10 +111,7 @@ impl Coordinator {
             for (shard, now) in duty.hosted(*id) {
                 match now {
                     Place::At { .. } => homes.push((shard, place)),
-                    Place::HandingOff { .. } => {
-                        loads[place].shards -= 1;
-                        on_their_way.push(shard);
-                    }
+                    Place::HandingOff { .. } => on_their_way.push(shard),
                     _ => {}
                 }
             }
@@ -291,11 +288,12 @@ impl Coordinator {
     }
 }
 
-/// How many shards each of these has, or will have.
+/// How many shards each of these has and keeps, or is being given.
 fn loads(duty: &Duty, hosts: &BTreeSet<HostId>) -> (Vec<HostId>, Vec<Load>) {
     let known = hosts.iter().filter_map(|id| Some((*id, duty.hosts.get(id)?)));
-    let load =
-        |id, known: &Known| Load { node: known.host.node.clone(), shards: duty.hosted_count(id) };
+    let keeps = |place: &Place| !matches!(place, Place::HandingOff { .. });
+    let count = |id| duty.hosted(id).filter(|(_, place)| keeps(place)).count();
+    let load = |id, known: &Known| Load { node: known.host.node.clone(), shards: count(id) };
     known.map(|(id, known)| (id, load(id, known))).unzip()
 }
 

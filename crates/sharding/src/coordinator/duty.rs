@@ -207,11 +207,6 @@ impl Duty {
         shards.filter_map(|shard| Some((*shard, self.place(*shard)?)))
     }
 
-    /// How much is allocated to a host.
-    pub(super) fn hosted_count(&self, host: HostId) -> usize {
-        self.hosted.get(&host).map_or(0, BTreeSet::len)
-    }
-
     pub(super) fn places(&self) -> impl Iterator<Item = (Shard, Place)> {
         (0..).map(Shard).zip(self.places.iter().copied())
     }

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use tenure_lease::{Moment, Token};
@@ -451,4 +451,34 @@ fn whoever_does_not_reach_the_store_lets_others() {
     // What is not said again is forgotten.
     second.poll(bench.now + Duration::from_secs(10));
     assert_eq!(second.effects().collect::<Vec<_>>(), [Effect::Withdraw]);
+}
+
+/// However slowly they stop and start: what is on its way already is not moved again, and nothing besides.
+#[test]
+fn a_newcomer_gets_its_share_and_no_more_moves() {
+    let mut bench = Bench::new(Setup::Lease, 2, 16);
+    let [old, new] = bench.hosts();
+    let all: Vec<(u32, Token)> = (0..16).map(|shard| (shard, token(4, 1))).collect();
+    bench.won(5, std::slice::from_ref(&old));
+    bench.report(5, old.clone(), &all);
+    bench.report(5, new, &[]);
+    bench.coordinator.note_written(1, bench.now);
+    let mut orders: VecDeque<Effect> = directives(&bench.effects()).into();
+    let mut moved = 0;
+    while let Some(Effect::Send(_, order)) = orders.pop_front() {
+        let (Message::HandOff(directive) | Message::Allocate(directive)) = &order else { continue };
+        for (shard, token) in &directive.shards {
+            let (host, shard) = (directive.host.clone(), [(shard.0, *token)]);
+            let effects = match order {
+                Message::HandOff(_) => {
+                    assert_eq!(host, old);
+                    moved += 1;
+                    bench.stopped(host, &shard)
+                }
+                _ => bench.started(host, &shard),
+            };
+            orders.extend(directives(&effects));
+        }
+    }
+    assert_eq!(moved, 8);
 }

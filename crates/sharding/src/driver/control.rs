@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
-use tenure_cluster::messaging::{Message, Received, Receiver, Sender};
+use tenure_cluster::messaging::{Message, Received, Receiver, Reply, Sender};
 use tenure_cluster::{Node, Status as MemberStatus, View, Views};
 use tenure_lease::record::SessionRef;
 use tenure_lease::{Loss, Moment, Session, Tenure, Token};
@@ -16,7 +16,7 @@ use tenure_lease::{Loss, Moment, Session, Tenure, Token};
 use super::guard::{Guard, Guarded, Guards};
 use super::handle::Shared;
 use super::lane::{Ended, Inlet, Lane};
-use super::letter::{Letter, board};
+use super::letter::{Farewell, Letter, board, farewells};
 use super::outbox::Outbox;
 use super::{Event, Parcel};
 use crate::{Coordinator, Message as Word, Region, Shard, StopReason};
@@ -29,6 +29,7 @@ type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(super) struct Incoming<M> {
     pub(super) events: mpsc::Receiver<Event<M>>,
     pub(super) letters: Receiver<Letter>,
+    pub(super) farewells: Receiver<Farewell>,
     pub(super) leaving: mpsc::Receiver<()>,
 }
 
@@ -72,8 +73,12 @@ pub(super) struct Control<M: Message> {
     pub(super) out: bool,
     /// Since when it hosts nothing any more, because it leaves.
     pub(super) handed_over: Option<Moment>,
-    /// When something last came for a shard that is not here.
-    pub(super) arrived_at: Moment,
+    /// When metrics are to be told next what passes here.
+    pub(super) traffic_at: Moment,
+    /// Asks everybody, once it is known where its shards are, whether it may go.
+    farewell: Option<JoinHandle<()>>,
+    /// Those who go, and are told when they may.
+    pub(super) goers: Vec<(Node, Reply)>,
     over: watch::Sender<bool>,
 }
 
@@ -137,14 +142,16 @@ impl<M: Message> Control<M> {
             left: false,
             out: false,
             handed_over: None,
-            arrived_at: Moment::ZERO,
+            traffic_at: Moment::ZERO,
+            farewell: None,
+            goers: Vec::new(),
             over,
             shared,
         }
     }
 
     pub(super) async fn run(mut self, mut incoming: Incoming<M>) {
-        let Incoming { events, letters, leaving } = &mut incoming;
+        let Incoming { events, letters, farewells, leaving } = &mut incoming;
         self.open_lanes();
         let (mut deaf, mut asked) = (false, false);
         let shared = self.shared.clone();
@@ -160,6 +167,8 @@ impl<M: Message> Control<M> {
             }
             if ended && idle {
                 if self.out {
+                    self.traffic_at = Moment::ZERO; // For the last time.
+                    self.say(&BTreeSet::new());
                     self.over.send_replace(true);
                     return;
                 }
@@ -185,6 +194,7 @@ impl<M: Message> Control<M> {
                     Some(letter) => self.letter(letter),
                     None => deaf = true,
                 },
+                Some(farewell) = farewells.recv(), if !deaf => self.goes(farewell),
                 Some(event) = events.recv(), if !ended => self.event(event),
                 () = routes.drained() => {}
                 () = shared.rebalance.notified() => self.rebalance(),
@@ -208,13 +218,38 @@ impl<M: Message> Control<M> {
         Some(Lane::new(count, ended, |inlet| tasks.spawn(spawn(inlet))))
     }
 
-    /// Whether this node may go: others host its shards, and whatever was on its way here was sent back.
-    fn has_handed_over(&self) -> bool {
+    /// Whether this node may go: others host its shards, and nothing is on its way here any more.
+    fn has_handed_over(&mut self) -> bool {
         let Some(since) = self.handed_over else { return false };
-        let now = Moment::now();
         let is_known = !self.region.homes().any(|(_, node)| *node == self.me);
-        let is_quiet = now >= self.arrived_at + QUIET;
-        self.is_alone() || is_known && is_quiet || now >= since + self.shared.settings.patience
+        if is_known && self.farewell.is_none() {
+            self.farewell = Some(self.bid_farewell());
+        }
+        let may_go = self.farewell.as_ref().is_some_and(JoinHandle::is_finished);
+        self.is_alone() || may_go || Moment::now() >= since + self.shared.settings.patience
+    }
+
+    /// Asks all others. Who has nothing to do with this kind says so, or is gone: that is as good.
+    fn bid_farewell(&self) -> JoinHandle<()> {
+        let (cluster, patience) = (self.shared.cluster.clone(), self.shared.settings.patience);
+        let (mut others, name) = (reachable(&cluster.view()), farewells(&self.shared.kind));
+        others.remove(&self.me);
+        tokio::spawn(async move {
+            let mut answers = JoinSet::new();
+            for node in others {
+                let sender = cluster.to::<Farewell>(&node, &name);
+                answers.spawn(async move { drop(sender.ask(Farewell).within(patience).await) });
+            }
+            while answers.join_next().await.is_some() {}
+        })
+    }
+
+    /// Another node is about to go.
+    fn goes(&mut self, received: Received<Farewell>) {
+        let Received { from, reply, .. } = received;
+        self.region.farewell(&from, Moment::now());
+        self.goers.retain(|(node, _)| *node != from);
+        self.goers.push((from, reply));
     }
 
     /// Whether nobody else could host.
@@ -241,13 +276,14 @@ impl<M: Message> Control<M> {
         self.guarded = guarded;
         self.views = self.shared.cluster.views();
         (self.tenure, self.loss, self.stranger) = (None, None, None);
-        (self.left, self.handed_over) = (false, None);
+        (self.left, self.handed_over, self.farewell) = (false, None, None);
         self.observe.clear();
         self.take_over.clear();
         self.own.clear();
         self.unsaid = (0..self.shared.settings.shards).map(Shard).collect();
         self.outboxes.clear();
         self.letters.clear();
+        self.goers.clear();
         self.over.send_replace(false);
     }
 
@@ -264,6 +300,7 @@ impl<M: Message> Control<M> {
                 let reachable = reachable(&view);
                 self.outboxes.retain(|node, _| view.member(node).is_some());
                 self.letters.retain(|node, _| view.member(node).is_some());
+                self.goers.retain(|(node, _)| view.member(node).is_some());
                 self.region.reachable(reachable, now);
                 if self.left && self.is_alone() {
                     self.region.hurry(now);
@@ -290,6 +327,8 @@ impl<M: Message> Control<M> {
     fn guarded(&mut self, guarded: Guarded) {
         let now = Moment::now();
         match guarded {
+            // A node that goes hosts nothing under it. The next life may have it.
+            Guarded::SessionWon(_) if !self.region.wants_session() => return,
             Guarded::SessionWon(session) => {
                 let tenure = session.tenure();
                 let name = tenure.name().clone();
@@ -405,7 +444,7 @@ impl<M: Message> Control<M> {
         let goes = self.handed_over.is_some() && !*self.over.borrow();
         let retry =
             if !self.crowded.is_empty() || goes { Moment::now() + RETRY } else { Moment::NEVER };
-        self.region.next_wake().min(coordinator).min(retry)
+        self.region.next_wake().min(coordinator).min(retry).min(self.traffic_at)
     }
 }
 
@@ -425,8 +464,6 @@ async fn until(moment: Moment) {
     }
 }
 
-/// For how long nothing must have come before a node goes.
-const QUIET: std::time::Duration = std::time::Duration::from_millis(100);
 /// Before a shard is offered again what it had no room for, and the like.
 const RETRY: std::time::Duration = std::time::Duration::from_millis(1);
 /// For how many resend intervals it counts that a node has another number of shards.

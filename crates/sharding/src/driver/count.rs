@@ -11,6 +11,8 @@ use super::handle::Shared;
 pub(super) struct Counts {
     entities: AtomicUsize,
     received: AtomicU64,
+    /// How many of them the metrics were told of.
+    told: AtomicU64,
 }
 
 impl Counts {
@@ -21,6 +23,12 @@ impl Counts {
     /// How many messages have come.
     pub(super) fn received(&self) -> u64 {
         self.received.load(Relaxed)
+    }
+
+    /// How many messages came since this was last asked.
+    pub(super) fn news(&self) -> u64 {
+        let received = self.received();
+        received - self.told.swap(received, Relaxed)
     }
 }
 

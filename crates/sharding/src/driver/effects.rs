@@ -15,7 +15,7 @@ use tenure_lease::{Moment, Token};
 use super::control::{Control, Published, Running};
 use super::handle::closed;
 use super::lane::{Ended, Order, StopOrder};
-use super::letter::{Letter, board};
+use super::letter::{Farewell, Letter, board};
 use super::outbox::{Out, Outbox};
 use super::remote::{Frame, Peer, refuse, size};
 use super::routes::{Back, Item, Way as Route};
@@ -59,6 +59,19 @@ impl<M: Message> Control<M> {
         for shard in unsaid {
             if !self.publish(shard) {
                 self.unsaid.insert(shard);
+            }
+        }
+        self.let_go();
+    }
+
+    /// Tells those who go when nothing is on its way there from here any more.
+    fn let_go(&mut self) {
+        for (node, reply) in std::mem::take(&mut self.goers) {
+            let there = Published::There(node.clone());
+            if self.region.is_returning(&node) || self.published.contains(&there) {
+                self.goers.push((node, reply));
+            } else {
+                tokio::spawn(reply.answer::<Farewell>(()));
             }
         }
     }
@@ -131,18 +144,22 @@ impl<M: Message> Control<M> {
                     None => self.fail(message, &Unroutable::Ended), // Not reached.
                 }
             }
-            region::Effect::Forward { to, message: Parcel { id, what, ticket, .. }, .. } => {
-                let out = match what {
-                    What::Tell(message) => Out::Frame(Frame::Forward(id, message), ticket),
-                    What::Turn(grant) => Out::Turn(grant),
-                };
-                self.put_out(&to, out);
-            }
-            region::Effect::Return { to, message: Parcel { id, what, .. }, .. } => {
-                if let What::Tell(message) = what {
-                    self.put_out(&to, Out::Frame(Frame::Return(id, message), None));
+            region::Effect::Forward { to, message: Parcel { id, from, what, ticket }, .. } => {
+                match what {
+                    What::Tell(message) => {
+                        self.put_out(&to, Out::Frame(Frame::Forward(id, message), ticket));
+                    }
+                    What::Turn(grant) => self.put_out(&to, Out::Turn(grant)),
+                    What::Asked(_, reply) => self.not_here(from, reply), // Not reached.
                 }
             }
+            region::Effect::Return { to, message: Parcel { id, what, .. }, .. } => match what {
+                What::Tell(message) => {
+                    self.put_out(&to, Out::Frame(Frame::Return(id, message), None));
+                }
+                What::Asked(_, reply) => self.not_here(Some(to), reply),
+                What::Turn(_) => {} // Not reached: it is of this node.
+            },
             region::Effect::Mark { to, shard } => {
                 // Nobody takes that way from here on.
                 self.publish(shard);
@@ -233,18 +250,13 @@ impl<M: Message> Control<M> {
                     let message = Parcel { id, from: sender, what, ticket };
                     left.push(Leftover { from, message, bytes });
                 }
-                // Whoever asked asks again, where the shard is by then.
-                Some(Back::Reply(reply)) => {
-                    let from = from.unwrap_or_else(|| self.me.clone());
-                    let received = Received { message: (), from, reply };
-                    self.shared.cluster.refuse(&self.shared.inbox, received, Lost::NoSuchReceiver);
-                }
+                Some(Back::Reply(reply)) => self.not_here(from, reply),
                 Some(Back::Numbered(_)) => {} // Not done: it comes again.
             }
         }
         for message in running.pending {
             let bytes = match &message.what {
-                What::Tell(message) => size(message),
+                What::Tell(message) | What::Asked(message, _) => size(message),
                 What::Turn(_) => 0,
             };
             left.push(Leftover { from: message.from.clone(), message, bytes });
@@ -285,6 +297,13 @@ impl<M: Message> Control<M> {
         }
         let room = self.shared.settings.buffer_messages;
         let event = match (event, self.shards.get_mut(&shard).and_then(|it| it.held.as_mut())) {
+            // Its time is better spent where it can be asked next.
+            (
+                Event::Forwarded {
+                    from, parcel: Parcel { what: What::Asked(_, reply), .. }, ..
+                },
+                Some(_),
+            ) => return self.not_here(Some(from), reply),
             // What came before it is still with the shard, and must go first.
             (event @ (Event::Forwarded { .. } | Event::Mark { .. }), Some(held)) => {
                 match (event, held.len() < room) {
@@ -298,9 +317,6 @@ impl<M: Message> Control<M> {
             }
             (event, _) => event,
         };
-        if matches!(event, Event::Forwarded { .. } | Event::Mark { .. }) {
-            self.arrived_at = now;
-        }
         match event {
             Event::Send { parcel, bytes, ack, .. } => {
                 self.region.send(shard, parcel, bytes, now);
@@ -355,6 +371,10 @@ impl<M: Message> Control<M> {
                     What::Tell(message) => {
                         let from = from.map(Arc::new);
                         queue.put_first_in_line(shard, Item { id, from, message, back: None });
+                    }
+                    What::Asked(message, reply) => {
+                        let (from, back) = (from.map(Arc::new), Some(Box::new(Back::Reply(reply))));
+                        queue.put_first_in_line(shard, Item { id, from, message, back });
                     }
                     What::Turn(grant) => drop(grant.send(Ok(Turn::Here))), // Its time may be over.
                 }
@@ -427,12 +447,20 @@ impl<M: Message> Control<M> {
         }
     }
 
+    /// Whoever asked asks again, where the shard is by then.
+    fn not_here(&self, from: Option<Node>, reply: Reply) {
+        let from = from.unwrap_or_else(|| self.me.clone());
+        let received = Received { message: (), from, reply };
+        self.shared.cluster.refuse(&self.shared.inbox, received, Lost::NoSuchReceiver);
+    }
+
     /// A message could not be sent: tells whoever sent it.
     fn fail(&mut self, parcel: Parcel<M>, why: &Unroutable) {
         let Parcel { from, what, ticket, .. } = parcel;
         drop(ticket); // Before its sender hears of it.
         match what {
             What::Tell(_) => refuse(&self.shared, from, Reply::nobody(), lost(why)),
+            What::Asked(_, reply) => refuse(&self.shared, from, reply, lost(why)),
             What::Turn(grant) => drop(grant.send(Err(not_done(why)))),
         }
     }

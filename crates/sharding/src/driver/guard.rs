@@ -286,7 +286,12 @@ async fn keep_session(
             loss = session.tenure().lost() => {
                 let _ = events.send(Guarded::SessionLost(term, loss));
             }
-            gone = done_with.wait_for(|done| *done >= Some(term)) => if gone.is_err() { return },
+            _ = done_with.wait_for(|done| *done >= Some(term)) => {}
+        }
+        drop(session);
+        // The region takes no other before everything under this one has ended.
+        if done_with.wait_for(|done| *done >= Some(term)).await.is_err() {
+            return;
         }
     }
 }

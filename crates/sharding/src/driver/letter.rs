@@ -1,4 +1,4 @@
-use tenure_cluster::messaging::{self, BOARD, CodecError};
+use tenure_cluster::messaging::{self, Ask, BOARD, CodecError};
 
 use crate::Message;
 
@@ -35,4 +35,27 @@ impl messaging::Message for Letter {
 /// The receiver of these. A node that has nothing to do with this kind has none.
 pub(super) fn board(kind: &str) -> String {
     format!("{BOARD}sharding/{kind}")
+}
+
+/// A node that hosts nothing any more is about to go, and asks everybody to say when nothing is on its
+/// way there any more.
+pub(super) struct Farewell;
+
+impl Ask for Farewell {
+    type Reply = ();
+}
+
+impl messaging::Message for Farewell {
+    fn encode(&self, _: &mut Vec<u8>) -> Result<(), CodecError> {
+        Ok(())
+    }
+
+    fn decode(_: &[u8]) -> Result<Self, CodecError> {
+        Ok(Self)
+    }
+}
+
+/// The receiver of these, likewise.
+pub(super) fn farewells(kind: &str) -> String {
+    format!("{BOARD}sharding/{kind}/farewell")
 }

@@ -58,15 +58,20 @@ async fn send<M: Message>(shared: Arc<Shared<M>>, node: Node, mut queued: mpsc::
         if let Err((why, frame)) = peer.tell.tell_or_back(frame).await {
             tracing::debug!(kind = %shared.kind, %node, "not sent: {why}");
             // The node is gone. What others sent goes with it; what this one sends waits.
-            if let Some(Frame::Forward(id, message)) = frame {
-                let shard = id.shard(shared.settings.shards);
-                let bytes = size(&message);
-                let parcel = Parcel { id, from: None, what: What::Tell(message), ticket };
-                let from = node.clone();
-                let returned = Event::Returned { from, shard, parcel, bytes };
-                if shared.control.send(returned).await.is_err() {
-                    return;
+            let from = node.clone();
+            let event = match frame {
+                Some(Frame::Forward(id, message)) => {
+                    let shard = id.shard(shared.settings.shards);
+                    let bytes = size(&message);
+                    let parcel = Parcel { id, from: None, what: What::Tell(message), ticket };
+                    Event::Returned { from, shard, parcel, bytes }
                 }
+                // Nothing comes back from there any more.
+                Some(Frame::Mark(shard)) => Event::Marked { from, shard },
+                _ => continue,
+            };
+            if shared.control.send(event).await.is_err() {
+                return;
             }
         }
     }

@@ -176,20 +176,13 @@ async fn arrive<M: Message>(shared: &Shared<M>, item: Item<M>) -> Option<Event<M
     };
     let from = item.sender()?; // It is from another node.
     let Item { id, message, back, .. } = item;
-    match back.map(|back| *back) {
-        None => {
-            let (what, sender) = (What::Tell(message), Some(from.clone()));
-            let parcel = Parcel { id, from: sender, what, ticket: Some(ticket) };
-            Some(Event::Forwarded { from, shard, parcel })
-        }
-        // Whoever asked asks again, where the shard is by then.
-        Some(Back::Reply(reply)) => {
-            let received = Received { message: (), from, reply };
-            shared.cluster.refuse(&shared.inbox, received, Lost::NoSuchReceiver);
-            None
-        }
-        Some(Back::Numbered(_)) => None, // Not done: it comes again.
-    }
+    let what = match back.map(|back| *back) {
+        None => What::Tell(message),
+        Some(Back::Reply(reply)) => What::Asked(message, reply),
+        Some(Back::Numbered(_)) => return None, // Not done: it comes again.
+    };
+    let parcel = Parcel { id, from: Some(from.clone()), what, ticket: Some(ticket) };
+    Some(Event::Forwarded { from, shard, parcel })
 }
 
 /// Takes numbered messages, likewise.

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use tenure_cluster::Node;
 use tenure_cluster::messaging::Message;
 use tenure_lease::{Moment, Token};
 
 use super::control::Control;
+use super::handle::Shared;
 use crate::{Shard, Status, telemetry};
 
 /// What a node knows of a kind, as it was last said.
@@ -37,8 +39,9 @@ impl Said {
 
 impl<M: Message> Control<M> {
     /// What users see; of these shards, and of the whole.
-    pub(super) fn say(&self, shards: &BTreeSet<Shard>) {
+    pub(super) fn say(&mut self, shards: &BTreeSet<Shard>) {
         let now = Moment::now();
+        self.say_traffic(now);
         let coordinates =
             self.coordinator.as_ref().is_some_and(|it| it.is_active(now) && it.is_recovered());
         let term = self.region.term();
@@ -62,6 +65,15 @@ impl<M: Message> Control<M> {
         if before != after {
             telemetry::hosting(&self.shared.kind, after.0);
             telemetry::coordinating(&self.shared.kind, coordinates);
+        }
+    }
+
+    /// Tells the metrics what passes here, once in a while.
+    fn say_traffic(&mut self, now: Moment) {
+        if now >= self.traffic_at {
+            self.traffic_at = now + TRAFFIC;
+            let Shared { kind, routes, counts, .. } = &*self.shared;
+            telemetry::traffic(kind, counts.entities(), routes.waiting(), counts.news());
         }
     }
 
@@ -99,3 +111,6 @@ impl<M: Message> Control<M> {
         None
     }
 }
+
+/// How often it is told what passes.
+const TRAFFIC: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use super::control::{Control, Incoming, Spawn};
 use super::count::Counts;
 use super::guard::Guards;
 use super::handle::{Sharding, Shared};
-use super::letter::{Letter, board};
+use super::letter::{Farewell, Letter, board, farewells};
 use super::remote::{self, Frame};
 use super::routes::Routes;
 use super::{Factory, inbox, lane, look, reliable_inbox};
@@ -63,6 +63,7 @@ fn begin<E: Entity>(
     let inbox: Arc<str> = inbox(&kind).into();
     let frames = cluster.receiver_with_room::<Frame<E::Message>>(&inbox, ROOM)?;
     let letters = cluster.receiver::<Letter>(&board(&kind))?;
+    let farewells = cluster.receiver::<Farewell>(&farewells(&kind))?;
     let numbered = cluster.reliable_receiver(&reliable_inbox(&kind))?;
     let looks = cluster.receiver(&look::name(&kind))?;
     let (control, events) = mpsc::channel(EVENTS);
@@ -97,7 +98,7 @@ fn begin<E: Entity>(
         }
     });
     let control = Control::new(shared.clone(), guards, spawn, over);
-    tokio::spawn(control.run(Incoming { events, letters, leaving }));
+    tokio::spawn(control.run(Incoming { events, letters, farewells, leaving }));
     Ok(Sharding { shared })
 }
 

@@ -53,7 +53,7 @@ impl<M> Region<M> {
     pub(super) fn receive_allocate(&mut self, from: &Node, directive: Directive, now: Moment) {
         let Some(host) = self.obeys(from, &directive) else { return };
         let mut started = Vec::new();
-        let mut refused = Vec::new();
+        let mut over = Vec::new();
         for (shard, token) in directive.shards {
             if token.term != directive.term || shard.0 >= self.settings.shards {
                 continue;
@@ -69,11 +69,15 @@ impl<M> Region<M> {
             };
             if !is_new {
                 self.counts.late += 1;
+                // It will not be started any more. That it was stopped may have been said in vain.
+                if !self.shards.contains_key(&shard) {
+                    over.push((shard, token));
+                }
                 continue;
             }
             self.seen.insert(shard, token);
             if self.stage != Stage::Working {
-                refused.push((shard, token));
+                over.push((shard, token));
             } else if let Some(hosted) = self.shards.get_mut(&shard) {
                 hosted.next = Some(token);
                 self.stop(shard);
@@ -85,8 +89,8 @@ impl<M> Region<M> {
         if !started.is_empty() {
             self.tell(Message::Started(Answer { host: host.clone(), shards: started }));
         }
-        if !refused.is_empty() {
-            self.tell(Message::Stopped(Answer { host, shards: refused }));
+        if !over.is_empty() {
+            self.tell(Message::Stopped(Answer { host, shards: over }));
         }
         self.flush_local();
     }

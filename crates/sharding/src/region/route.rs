@@ -6,7 +6,7 @@ use tenure_cluster::Node;
 use tenure_lease::{Moment, Token};
 
 use super::buffer::{Buffer, Unroutable};
-use super::{Effect, Leftover, Region, Stage, Way};
+use super::{Effect, Home, Leftover, Region, Stage, Way};
 use crate::Shard;
 use crate::message::Message;
 
@@ -84,17 +84,14 @@ impl<M> Region<M> {
     /// there: nothing is sent to the new one before that is settled.
     pub(super) fn move_home(&mut self, shard: Shard, token: Token, node: Node, now: Moment) {
         self.changed.insert(shard);
-        let former = self.homes.insert(shard, (token, node.clone()));
-        let Some((_, former)) = former.filter(|(_, former)| {
+        let said = self.term().unwrap_or_default();
+        let former = self.homes.insert(shard, Home { said, token, node: node.clone() });
+        let Some(former) = former.map(|former| former.node).filter(|former| {
             *former != node && *former != self.me && self.reachable.contains(former)
         }) else {
             return;
         };
-        let buffer = self.buffers.entry(shard).or_insert_with(Buffer::new);
-        if buffer.returning.is_none() {
-            buffer.returning = Some((former.clone(), now + self.settings.patience));
-            self.effects.push(Effect::Mark { to: former, shard });
-        }
+        self.expect_back(shard, &former, now);
     }
 
     /// A message arrived from another region, for a shard that should be here.
@@ -114,7 +111,8 @@ impl<M> Region<M> {
             return;
         }
         self.changed.insert(shard);
-        if self.homes.get(&shard).is_some_and(|(_, home)| home == from) {
+        let forgets = self.homes.get(&shard).is_some_and(|home| home.node == *from);
+        if forgets {
             self.homes.remove(&shard);
         }
         let buffer = self.buffers.entry(shard).or_insert_with(Buffer::new);
@@ -123,11 +121,12 @@ impl<M> Region<M> {
             self.counts.overflows += 1;
             self.effects.push(Effect::Fail { message, why });
         }
-        if buffer.returning.is_none() {
-            buffer.returning = Some((from.clone(), now + self.settings.patience));
-            self.effects.push(Effect::Mark { to: from.clone(), shard });
+        self.expect_back(shard, from, now);
+        match forgets {
+            // What is forgotten is not said again by itself.
+            true => self.ask(now),
+            false => self.ask_soon(now),
         }
-        self.ask_soon(now);
     }
 
     /// Another region asks to be told when it has back everything that it had sent before.
@@ -140,6 +139,36 @@ impl<M> Region<M> {
         if let Some(buffer) = self.buffers.get_mut(&shard) {
             buffer.returning.take_if(|(node, _)| node == from);
             self.flush(shard);
+        }
+    }
+
+    /// A node hosts nothing any more, and goes as soon as [`is_returning`](Self::is_returning) is false
+    /// for it: it is nobody's home from now on.
+    pub fn farewell(&mut self, from: &Node, now: Moment) {
+        self.tick(now);
+        let left: Vec<Shard> =
+            self.homes().filter(|(_, home)| *home == from).map(|(shard, _)| shard).collect();
+        for shard in left {
+            self.homes.remove(&shard);
+            self.expect_back(shard, from, now);
+        }
+        self.ask_soon(now);
+    }
+
+    /// Whether something may still come back from there.
+    pub fn is_returning(&self, from: &Node) -> bool {
+        let returning =
+            |buffer: &Buffer<M>| buffer.returning.as_ref().is_some_and(|it| it.0 == *from);
+        self.buffers.values().any(returning)
+    }
+
+    /// What was sent there may come back: nothing is sent elsewhere before that is settled.
+    fn expect_back(&mut self, shard: Shard, from: &Node, now: Moment) {
+        self.changed.insert(shard);
+        let buffer = self.buffers.entry(shard).or_insert_with(Buffer::new);
+        if buffer.returning.is_none() {
+            buffer.returning = Some((from.clone(), now + self.settings.patience));
+            self.effects.push(Effect::Mark { to: from.clone(), shard });
         }
     }
 
@@ -170,7 +199,8 @@ impl<M> Region<M> {
             return;
         }
         for (shard, token, node) in homes {
-            let is_old = self.homes.get(&shard).is_some_and(|(known, _)| token < *known);
+            let known = self.homes.get(&shard);
+            let is_old = known.is_some_and(|known| (term, token) < (known.said, known.token));
             if is_old || shard.0 >= self.settings.shards {
                 continue;
             }
@@ -188,8 +218,8 @@ impl<M> Region<M> {
 
     /// Where else a shard is, as far as is known and within reach.
     fn home(&self, shard: Shard) -> Option<Node> {
-        let (_, home) = self.homes.get(&shard)?;
-        (*home != self.me && self.reachable.contains(home)).then(|| home.clone())
+        let Home { node, .. } = self.homes.get(&shard)?;
+        (*node != self.me && self.reachable.contains(node)).then(|| node.clone())
     }
 
     /// Sends what waits for a shard, if it can be sent.

@@ -133,9 +133,44 @@ fn hosts_and_hands_off() {
 fn a_late_allocate_after_its_own_hand_off_is_not_obeyed() {
     let mut bench = Bench::new(Setup::Sessions);
     assert_eq!(bench.hand_off(5, 1), [stopped(5, 1)]);
-    assert_eq!(bench.allocate(5, 1), []);
+    assert_eq!(bench.allocate(5, 1), [stopped(5, 1)]);
     assert_eq!(bench.region.counts().late, 1);
     assert_eq!(bench.allocate(5, 2), [start(5, 2), started(5, 2)]);
+}
+
+/// That it has started, and stopped, was lost: or it would be asked to start it for ever.
+#[test]
+fn an_allocation_that_is_over_is_said_to_be_so_again() {
+    let mut bench = Bench::new(Setup::Sessions);
+    bench.allocate(5, 1);
+    bench.stopped(5, 1);
+    assert_eq!(bench.allocate(5, 1), [stopped(5, 1)]);
+    // While a former one stops here, a later one may not begin elsewhere.
+    bench.allocate(5, 2);
+    bench.hand_off(5, 3);
+    assert_eq!(bench.allocate(5, 3), []);
+}
+
+#[test]
+fn what_a_former_coordinator_wanted_is_not_begun() {
+    let mut bench = Bench::new(Setup::Sessions);
+    bench.allocate(5, 1);
+    assert_eq!(bench.allocate(5, 2), [stop(5, 1)]);
+    bench.greet(2, 6);
+    let effects = bench.stopped(5, 1);
+    assert!(!effects.contains(&start(5, 2)), "{effects:?}");
+    assert_eq!(bench.region.shards().len(), 0);
+}
+
+#[test]
+fn what_a_later_coordinator_says_counts() {
+    let mut bench = Bench::new(Setup::Gossip);
+    bench.home(2, 9);
+    bench.greet(0, 6);
+    let homes = vec![(S, Token::new(4, 1), node(0))];
+    bench.receive(0, Message::Homes { term: 6, homes });
+    bench.region.marked(&node(2), S);
+    assert_eq!(bench.region.way(S), Way::There(node(0)));
 }
 
 #[test]
@@ -407,4 +442,32 @@ fn a_shard_that_comes_here_waits_for_what_was_sent_to_its_former_home() {
     bench.region.marked(&node(2), S);
     assert_eq!(bench.effects(), [deliver("first", 2), deliver("second", 2)]);
     assert_eq!(bench.region.way(S), Way::Here(Token::new(5, 2)));
+}
+
+#[test]
+fn a_node_that_goes_is_nobodys_home() {
+    let mut bench = Bench::new(Setup::Lease);
+    bench.home(2, 1);
+    assert_eq!(bench.region.way(S), Way::There(node(2)));
+    bench.region.farewell(&node(2), bench.now);
+    assert!(bench.effects().contains(&Effect::Mark { to: node(2), shard: S }));
+    assert!(bench.region.is_returning(&node(2)));
+    bench.send("later");
+    bench.region.marked(&node(2), S);
+    assert!(!bench.region.is_returning(&node(2)));
+    assert_eq!(bench.region.way(S), Way::Waits);
+    let to = node(0);
+    assert_eq!(bench.home(0, 2), [Effect::Forward { to, shard: S, message: "later" }]);
+}
+
+/// Others may have been told of a home that is as good as forgotten now, and are not told again.
+#[test]
+fn a_home_that_is_forgotten_is_asked_for_at_once() {
+    let mut bench = Bench::new(Setup::Lease);
+    bench.home(2, 1);
+    bench.region.send(Shard(4), "waits", 5, bench.now);
+    bench.effects();
+    bench.region.returned(&node(2), S, "back", 4, bench.now);
+    let wanted = Message::Where(vec![S, Shard(4)]);
+    assert!(bench.effects().contains(&Effect::Send(node(0), wanted)));
 }

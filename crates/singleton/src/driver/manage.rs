@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use tenure_cluster::{Cluster, Node, Views};
-use tenure_lease::backend::StoreErrorKind;
+use tenure_lease::backend::{StoreError, StoreErrorKind};
 use tenure_lease::{LeaseError, Loss, Moment, Standby, Tenure};
 
 use super::instance::{Instance, Work};
-use super::post::Post;
+use super::post::{Did, HandOver, Post};
 use crate::builder::{Guard, Probe};
 use crate::manager::{Effect, Manager, Stance, StopReason};
 use crate::{Settings, StartError, Word, telemetry};
@@ -24,9 +24,11 @@ pub(crate) fn manage(
     work: Work,
 ) -> Result<(), StartError> {
     let post = Post::of(&cluster)?;
-    if !post.manage(&name) {
+    let (wishes, hand_overs) = mpsc::channel(1);
+    if !post.manage(&name, wishes) {
         return Err(StartError::Started(name));
     }
+    telemetry::managed(&name);
     let (leave, leaving) = mpsc::channel(1);
     let (over, is_over) = watch::channel(false);
     cluster.before_leaving(move || {
@@ -53,9 +55,11 @@ pub(crate) fn manage(
         stance: Stance::Out,
         standby: None,
         probe: None,
+        past: None,
         tenure: None,
         instance: None,
         releasing: None,
+        hand_overs,
         over,
     };
     tokio::spawn(task.run(leaving));
@@ -80,9 +84,13 @@ struct Task {
     standby: Option<Standby>,
     /// Asks a store that has not answered, until it does.
     probe: Option<Probe>,
+    /// What the standby says of a time before that, and until when it may: it waits longer after each
+    /// failure.
+    past: Option<(StoreError, Moment)>,
     tenure: Option<Held>,
     instance: Option<Instance>,
     releasing: Option<tokio::task::JoinHandle<()>>,
+    hand_overs: mpsc::Receiver<HandOver>,
     over: watch::Sender<bool>,
 }
 
@@ -101,6 +109,7 @@ enum Happened {
     Ended(Result<(), crate::BoxError>),
     Released,
     Leave,
+    HandOver(HandOver),
     Time,
 }
 
@@ -132,8 +141,12 @@ impl Task {
                         None => continue,
                     }
                 }
+                // Never closed before this ends: the post has the other end.
+                Some(wish) = self.hand_overs.recv() => Happened::HandOver(wish),
                 acquired = acquired(&self.standby) => Happened::Acquired(Box::new(acquired)),
-                answers = answers(&self.standby, &mut self.probe) => Happened::Store(answers),
+                answers = answers(&self.standby, &mut self.probe, &mut self.past) => {
+                    Happened::Store(answers)
+                }
                 word = self.words.recv(), if !deaf => match word {
                     Ok((from, word)) => Happened::Word(from, word),
                     Err(error) => {
@@ -161,6 +174,11 @@ impl Task {
                 Happened::Store(answers) => {
                     // One that does not answer is asked until it does.
                     self.probe = self.guard.as_ref().filter(|_| !answers).map(Guard::probe);
+                    if answers {
+                        let trouble = self.standby.as_ref().and_then(Standby::trouble);
+                        self.past = trouble.map(|trouble| (trouble, now + PAST));
+                        self.standby.iter().for_each(Standby::look);
+                    }
                     self.manager.store(now, answers);
                 }
                 Happened::Lost(loss) => {
@@ -179,6 +197,9 @@ impl Task {
                     self.manager.released(now);
                 }
                 Happened::Leave => self.manager.leave(now),
+                Happened::HandOver(wish) => {
+                    let _ = wish.send(self.manager.hand_over(now)); // Whoever asked may be gone.
+                }
                 Happened::Time => self.manager.tick(now),
             }
         }
@@ -212,6 +233,7 @@ impl Task {
             Effect::Start(token) => {
                 tracing::info!(singleton = %self.name, %token, "singleton starts here");
                 telemetry::started(&self.name);
+                self.post.happened(&self.name, Did::Start(token));
                 let tenure = self.tenure.as_ref().map(|held| held.tenure.clone());
                 self.instance =
                     Some(Instance::start(&self.work, &self.cluster, &self.name, token, tenure));
@@ -219,6 +241,7 @@ impl Task {
             Effect::Stop(reason) => {
                 tracing::info!(singleton = %self.name, %reason, "singleton stops here");
                 telemetry::stopped(&self.name, &reason);
+                self.post.happened(&self.name, Did::Stop(reason.clone()));
                 let budget = self.tenure.as_ref().map(|held| held.tenure.time_to_stop());
                 let within = match (&reason, budget) {
                     (StopReason::LeaseLost(_), Some(budget)) => budget,
@@ -277,6 +300,7 @@ impl Task {
             Ok(()) => tracing::info!(singleton = %self.name, "singleton has ended here"),
             Err(error) => {
                 telemetry::failed(&self.name);
+                self.post.happened(&self.name, Did::Fail(error.to_string()));
                 tracing::error!(singleton = %self.name, "singleton failed: {error}");
             }
         }
@@ -339,16 +363,29 @@ async fn acquired(standby: &Option<Standby>) -> Result<Tenure, LeaseError> {
 }
 
 /// Waits until the store stops answering, or answers again.
-async fn answers(standby: &Option<Standby>, probe: &mut Option<Probe>) -> bool {
+async fn answers(
+    standby: &Option<Standby>,
+    probe: &mut Option<Probe>,
+    past: &mut Option<(StoreError, Moment)>,
+) -> bool {
     match (probe, standby) {
         (Some(probe), _) => {
             probe.await;
             true
         }
-        (None, Some(standby)) => {
-            standby.changed(None).await;
-            false
-        }
+        (None, Some(standby)) => loop {
+            let trouble = match &*past {
+                None => standby.changed(None).await,
+                Some((past, over)) => tokio::select! {
+                    trouble = standby.changed(Some(past)) => trouble,
+                    () = until(*over) => standby.trouble(),
+                },
+            };
+            *past = None;
+            if trouble.is_some() {
+                return false;
+            }
+        },
         (None, None) => std::future::pending().await,
     }
 }
@@ -366,5 +403,7 @@ async fn until(moment: Moment) {
     }
 }
 
+/// How long a standby may take to hear that the store answers again.
+const PAST: Duration = Duration::from_secs(1);
 /// How often to look whether a kept guard is gone.
 const GUARD_POLL: Duration = Duration::from_millis(20);

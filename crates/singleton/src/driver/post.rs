@@ -1,20 +1,85 @@
 //! What the nodes say to each other about their singletons: one receiver for all of them.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc, oneshot};
 
 use tenure_cluster::messaging::{BOARD, ReceiverError};
 use tenure_cluster::{Cluster, Node};
+use tenure_lease::Token;
 
-use crate::Word;
 use crate::word::Letter;
+use crate::{StopReason, Word};
 
 /// One for each cluster that this process is in.
 #[derive(Default)]
 pub(super) struct Post {
     slots: Mutex<HashMap<Arc<str>, Slot>>,
+    happenings: Feed,
+}
+
+struct Feed(broadcast::Sender<Happening>);
+
+impl Default for Feed {
+    fn default() -> Self {
+        Self(broadcast::channel(WORDS).0)
+    }
+}
+
+/// Something that a singleton did on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Happening {
+    /// Which singleton.
+    pub singleton: Arc<str>,
+    /// What.
+    pub what: Did,
+}
+
+/// What a singleton did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Did {
+    /// It began here, under this token.
+    Start(Token),
+    /// It was told to stop, for this reason.
+    Stop(StopReason),
+    /// It failed: it panicked, returned an error, or did not stop in time.
+    Fail(String),
+}
+
+impl fmt::Display for Happening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { singleton, what } = self;
+        match what {
+            Did::Start(token) => write!(f, "{singleton} starts here, with token {token}"),
+            Did::Stop(reason) => write!(f, "{singleton} stops here: {reason}"),
+            Did::Fail(error) => write!(f, "{singleton} failed here: {error}"),
+        }
+    }
+}
+
+/// What the singletons of a cluster do on this node, from now on.
+#[derive(Debug)]
+pub struct Happenings(broadcast::Receiver<Happening>);
+
+impl Happenings {
+    /// Of the singletons of this cluster that this node may host.
+    pub fn of(cluster: &Cluster) -> Result<Self, ReceiverError> {
+        Ok(Self(Post::of(cluster)?.happenings.0.subscribe()))
+    }
+
+    /// The next; whoever falls far behind misses some.
+    pub async fn next(&mut self) -> Happening {
+        loop {
+            match self.0.recv().await {
+                Ok(happening) => return happening,
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                // This node is out of the cluster for good.
+                Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+            }
+        }
+    }
 }
 
 /// Of one singleton.
@@ -22,7 +87,12 @@ struct Slot {
     words: broadcast::Sender<(Node, Word)>,
     /// There is a manager of it here, and this is why it does not host it.
     managed: Option<String>,
+    /// The way to that manager.
+    manager: Option<mpsc::Sender<HandOver>>,
 }
+
+/// An operator's wish that another node hosts it; answered with who that is, or why not.
+pub(super) type HandOver = oneshot::Sender<Result<Node, String>>;
 
 impl Post {
     /// Opens it, when it is first asked for.
@@ -55,16 +125,25 @@ impl Post {
     }
 
     /// Notes that this node has a manager of the singleton; whether it is the first.
-    pub(super) fn manage(&self, singleton: &Arc<str>) -> bool {
+    pub(super) fn manage(&self, singleton: &Arc<str>, manager: mpsc::Sender<HandOver>) -> bool {
         let mut slots = lock(&self.slots);
-        let managed = &mut slots.entry(singleton.clone()).or_default().managed;
-        managed.replace(String::new()).is_none()
+        let slot = slots.entry(singleton.clone()).or_default();
+        let first = slot.managed.is_none();
+        if first {
+            (slot.managed, slot.manager) = (Some(String::new()), Some(manager));
+        }
+        first
+    }
+
+    /// The way to the manager on this node, if there is one.
+    pub(super) fn manager(&self, singleton: &Arc<str>) -> Option<mpsc::Sender<HandOver>> {
+        lock(&self.slots).get(singleton)?.manager.clone()
     }
 
     /// The manager has ended.
     pub(super) fn unmanage(&self, singleton: &Arc<str>) {
         if let Some(entry) = lock(&self.slots).get_mut(singleton) {
-            entry.managed = None;
+            (entry.managed, entry.manager) = (None, None);
         }
     }
 
@@ -78,6 +157,11 @@ impl Post {
     /// The same, if it could.
     pub(super) fn why_not(&self, singleton: &Arc<str>) -> Option<String> {
         lock(&self.slots).get(singleton)?.managed.clone()
+    }
+
+    /// Tells whoever watches this node.
+    pub(super) fn happened(&self, singleton: &Arc<str>, what: Did) {
+        let _ = self.happenings.0.send(Happening { singleton: singleton.clone(), what });
     }
 
     /// To whoever listens on this node.
@@ -99,7 +183,7 @@ impl Post {
 
 impl Default for Slot {
     fn default() -> Self {
-        Self { words: broadcast::channel(WORDS).0, managed: None }
+        Self { words: broadcast::channel(WORDS).0, managed: None, manager: None }
     }
 }
 

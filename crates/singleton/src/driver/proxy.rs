@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use tenure_cluster::messaging::reliable::ReliableSender;
@@ -162,8 +162,14 @@ impl<M: Message> Shared<M> {
     fn update(&self, change: impl FnOnce(&mut Finder<Bytes>) -> bool) {
         let mut finder = lock(&self.finder);
         if change(&mut finder) {
-            *lock(&self.since) = Moment::now();
-            self.host.send_replace(finder.host().cloned());
+            let (now, mut since) = (Moment::now(), lock(&self.since));
+            let before = self.host.send_replace(finder.host().cloned());
+            // From host to host it was nowhere for no time; before the first there was none to miss.
+            if finder.host().is_some() && finder.has_moved() {
+                let gap = before.map_or(now.since(*since), |_| Duration::ZERO);
+                telemetry::gap(&self.name, gap);
+            }
+            *since = now;
         }
         self.set_direct(&finder);
     }
@@ -354,6 +360,28 @@ impl<M: Message> Proxy<M> {
         receiver
     }
 
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Has this node, which hosts it, hand it over to another, and stay away from it for a while
+    /// ([`STAY_AWAY`](crate::manager::STAY_AWAY)) unless nobody else can host it: for operators. Says
+    /// who comes next; if it is not possible, why not.
+    pub async fn hand_over(&self) -> Result<Node, HandOverError> {
+        let Status::Hosted { node, .. } = self.status() else {
+            return Err(HandOverError("nobody hosts it".into()));
+        };
+        if node != self.shared.cluster.me() {
+            return Err(HandOverError(format!("{node} hosts it: ask that node")));
+        }
+        let ended = || HandOverError("it is over on this node".into());
+        let manager = self.shared.post.manager(&self.shared.name).ok_or_else(ended)?;
+        let (answer, answered) = oneshot::channel();
+        manager.send(answer).await.map_err(|_| ended())?;
+        answered.await.map_err(|_| ended())?.map_err(HandOverError)
+    }
+
     /// Who hosts it, since when, under which token; why not, if nobody does.
     pub fn status(&self) -> Status {
         let host = self.shared.host.borrow().clone();
@@ -378,6 +406,11 @@ impl<M> std::fmt::Debug for Proxy<M> {
         f.debug_struct("Proxy").field("singleton", &self.shared.name).finish_non_exhaustive()
     }
 }
+
+/// Why a singleton cannot be handed over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct HandOverError(pub String);
 
 /// A question that waits for its deadline.
 #[must_use = "nothing is sent before `.within(…)` is awaited"]

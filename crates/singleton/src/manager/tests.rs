@@ -206,6 +206,48 @@ fn handed_back_when_the_older_one_stays() {
 }
 
 #[test]
+fn an_operator_hands_it_over() {
+    let mut a = Test::new("a", LEASE);
+    a.view(0.0, "a b");
+    assert!(a.0.hand_over(at(0.5)).unwrap_err().contains("does not host it"));
+    a.0.won(at(1.0), token(5));
+    a.does();
+    assert_eq!(a.0.hand_over(at(2.0)), Ok(node("b")));
+    assert_eq!(a.does(), [Stop(StopReason::HandOver(node("b")))]);
+    a.0.ended(at(2.1));
+    assert_eq!(a.does(), [Release]);
+    a.0.released(at(2.2));
+    assert_eq!(a.does(), [Stand(Observing)], "it leaves it to others");
+    assert_eq!(a.0.word(), Word::State { hosting: None, able: false });
+    assert!(a.0.why_not().contains("an operator"));
+    let home = 2.0 + STAY_AWAY.as_secs_f64();
+    a.0.tick(at(home - 0.1));
+    assert_eq!(a.does(), []);
+    a.0.tick(at(home));
+    assert_eq!(a.does(), [Stand(Allowed)], "for a while");
+}
+
+#[test]
+fn rather_back_than_nowhere() {
+    let mut a = Test::new("a", LEASE);
+    a.view(0.0, "a b");
+    a.0.won(at(1.0), token(5));
+    a.0.hand_over(at(2.0)).unwrap();
+    a.0.ended(at(2.1));
+    a.0.released(at(2.2));
+    a.does();
+    a.0.heard(at(3.0), &node("z"), &Word::State { hosting: None, able: false });
+    assert_eq!(a.does(), []);
+    assert_eq!(a.view(4.0, "a b-"), [Stand(Allowed)], "nobody else can");
+    a.0.won(at(5.0), token(6));
+    a.does();
+    assert!(a.0.hand_over(at(6.0)).unwrap_err().contains("no other node"));
+    let mut lonely = Test::new("a", false);
+    lonely.view(0.0, "a b");
+    assert!(lonely.0.hand_over(at(1.0)).unwrap_err().contains("without a lease"));
+}
+
+#[test]
 fn what_is_lost_is_not_to_be_handed_over_any_more() {
     let mut b = Test::new("b", LEASE);
     b.view(0.0, "a- b");

@@ -43,6 +43,14 @@
 //! transaction; if it comes later and in the same raft term, the leader was the leader, and any
 //! later one will begin the lease anew.
 //!
+//! # Release
+//!
+//! Who releases a tenure knows at which revisions it last wrote the two keys, and frees the lease
+//! with one transaction on that condition: one round trip less between two holders. If something
+//! has changed them since, the transaction answers with what is there, and that is looked at.
+//!
+//! # Answers
+//!
 //! A transaction that is refused is final; a keep-alive that finds no lease is looked into, and is
 //! final if the key is gone; anything else is unknown.
 //!
@@ -68,9 +76,7 @@ use tenure_lease::{LeaseName, OpenError, Record};
 
 use address::Address;
 use client::Client;
-use content::Keys;
 use steps::Steps;
-use watch::EtcdWatch;
 
 /// A store in an etcd cluster. Clones share its connections.
 #[derive(Clone)]
@@ -88,7 +94,7 @@ impl EtcdStore {
     /// in the password are percent-encoded.
     pub fn open(url: &str) -> Result<Self, OpenError> {
         let (client, prefix) = Client::new(Address::parse(url)?)?;
-        Ok(Self { steps: Arc::new(Steps { client: Arc::new(client), prefix }) })
+        Ok(Self { steps: Arc::new(Steps::new(client, prefix)) })
     }
 }
 
@@ -122,8 +128,7 @@ impl Backend for EtcdStore {
     }
 
     fn watch(&self, name: &LeaseName) -> Option<Box<dyn Watch>> {
-        let key = Keys::new(&self.steps.prefix, name).live;
-        Some(Box::new(EtcdWatch::new(Arc::clone(&self.steps.client), key)))
+        Some(Box::new(self.steps.watch(name)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The steps of the protocol: look, judge, and one transaction that holds only if nothing changed.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -8,19 +9,38 @@ use tenure_lease::backend::{
     Acquire, Acquired, Release, Released, Renew, Renewed, StoreError, StoreErrorKind,
 };
 use tenure_lease::record::{Expiry, Record};
-use tenure_lease::{LeaseName, Token, check_note};
+use tenure_lease::{LeaseName, Nonce, Token, check_note};
 
 use super::client::{Client, Lasts};
-use super::content::{Keys, Sight, Verdict, lease_of, millis};
+use super::content::{Kept, Keys, Sight, Verdict, lease_of, millis};
+use super::watch::EtcdWatch;
 use super::wire::{Txn, delete, nested, put, range, unchanged};
 use super::{TTL_MAX, TTL_MIN};
 
 pub(super) struct Steps {
-    pub(super) client: Arc<Client>,
-    pub(super) prefix: String,
+    client: Arc<Client>,
+    prefix: String,
+    /// What was last written of each tenure on an etcd lease, by claim, until it is released.
+    written: Mutex<HashMap<Nonce, Written>>,
+}
+
+/// Both keys as they were last written, so that a release need not look first.
+struct Written {
+    nonce: Nonce,
+    live: i64,
+    kept: i64,
+    value: Kept,
 }
 
 impl Steps {
+    pub(super) fn new(client: Client, prefix: String) -> Self {
+        Self { client: Arc::new(client), prefix, written: Mutex::default() }
+    }
+
+    pub(super) fn watch(&self, name: &LeaseName) -> EtcdWatch {
+        EtcdWatch::new(Arc::clone(&self.client), self.keys(name).live)
+    }
+
     pub(super) async fn acquire(&self, request: Acquire) -> Result<Acquired, StoreError> {
         check_note(request.note.as_deref())?;
         check_ttl(request.ttl)?;
@@ -45,8 +65,15 @@ impl Steps {
             )
             .await?;
         if txn.succeeded {
-            let token = Token::new(plan.term(txn.header.revision), 0);
-            return Ok(Acquired::Won { token, former });
+            let revision = txn.header.revision;
+            let term = plan.term(revision);
+            if expires {
+                let value = Kept { term: Some(term), ..plan.kept };
+                let (nonce, live, kept) = (request.claim, revision, revision);
+                let written = Written { nonce, live, kept, value };
+                self.written().insert(request.claim, written);
+            }
+            return Ok(Acquired::Won { token: Token::new(term, 0), former });
         }
         let sight = sight_of(txn)?;
         // Unless a copy of this very request won.
@@ -79,9 +106,9 @@ impl Steps {
         (live.nonce, live.ttl_ms) = (request.nonce, millis(request.ttl));
         let lease = tenure.lease();
         let mut writes = vec![put(&keys.live, &live, lease.unwrap_or(0))];
+        let mut kept = tenure.kept();
         if let Some(note) = &request.note {
-            let note = super::wire::encode(note);
-            let kept = super::content::Kept { note, ..tenure.kept() };
+            kept.note = super::wire::encode(note);
             writes.push(put(&keys.kept, &kept, 0));
         }
         let raft_term = match lease {
@@ -107,6 +134,13 @@ impl Steps {
         }
         if raft_term.is_some_and(|term| term != txn.header.raft_term) {
             return Err(StoreError::unavailable("etcd: it changed its leader during a renewal"));
+        }
+        // Not if it has been released meanwhile.
+        if let Some(written) = self.written().get_mut(&request.claim) {
+            let live = txn.header.revision;
+            let seen = sight.kept.as_ref().map_or(0, |kept| kept.mod_revision);
+            let noted = if request.note.is_some() { live } else { seen };
+            *written = Written { nonce: request.nonce, live, kept: noted, value: kept };
         }
         Ok(Renewed::Yes)
     }
@@ -141,7 +175,19 @@ impl Steps {
 
     pub(super) async fn release(&self, request: Release) -> Result<Released, StoreError> {
         let keys = self.keys(&request.name);
-        let sight = self.look(&keys).await?;
+        let written = self.written().remove(&request.claim);
+        let sight = match written.filter(|written| request.known.contains(&written.nonce)) {
+            None => self.look(&keys).await?,
+            Some(Written { live, kept, value, .. }) => {
+                let since = [unchanged(&keys.live, live), unchanged(&keys.kept, kept)];
+                let txn = self.let_go(&keys, since.into(), value).await?;
+                if txn.succeeded {
+                    self.client.revoke_aside(lease_of(request.claim));
+                    return Ok(Released::Yes);
+                }
+                sight_of(txn)?
+            }
+        };
         let Some(tenure) = sight.tenure(request.claim, &request.known) else {
             if !sight.is_of(request.claim) {
                 // If the acquisition is still on its way, it shall not find its lease.
@@ -149,15 +195,7 @@ impl Steps {
             }
             return Ok(Released::Refused);
         };
-        let kept = super::content::Kept { held: false, ..tenure.kept() };
-        let txn = self
-            .client
-            .write(
-                conditions(&keys, &sight),
-                vec![delete(&keys.live), put(&keys.kept, &kept, 0)],
-                ranges(&keys),
-            )
-            .await?;
+        let txn = self.let_go(&keys, conditions(&keys, &sight), tenure.kept()).await?;
         if txn.succeeded {
             if let Some(lease) = tenure.lease() {
                 self.client.revoke_aside(lease);
@@ -170,6 +208,23 @@ impl Steps {
             ));
         }
         Ok(Released::Refused)
+    }
+
+    /// Frees the lease if the conditions hold; says what is there if they do not.
+    async fn let_go(
+        &self,
+        keys: &Keys,
+        conditions: Vec<Value>,
+        kept: Kept,
+    ) -> Result<Txn, StoreError> {
+        let kept = Kept { held: false, ..kept };
+        let writes = vec![delete(&keys.live), put(&keys.kept, &kept, 0)];
+        Ok(self.client.write(conditions, writes, ranges(keys)).await?)
+    }
+
+    fn written(&self) -> MutexGuard<'_, HashMap<Nonce, Written>> {
+        // Nothing here is half done, whoever panics.
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) async fn read(

@@ -1,4 +1,5 @@
 //! The API server of the tests, and what its operators do with it.
+#![allow(dead_code)] // Not every test needs all of it.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -236,4 +237,4 @@ impl Factory for Cluster {
     }
 }
 
-const NAMESPACE: &str = "tenure-test";
+pub(crate) const NAMESPACE: &str = "tenure-test";

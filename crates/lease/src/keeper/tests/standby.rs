@@ -99,6 +99,21 @@ fn what_is_free_is_taken_at_once_when_it_is_allowed() {
 }
 
 #[test]
+fn it_does_not_wait_for_a_look_once_it_is_allowed() {
+    let mut keeper = standby();
+    looks(&mut keeper, &Some(foreign_record()), seconds(3.0));
+    let now = keeper.next_at();
+    let (look, _) = keeper.poll(now, nonce(1)).unwrap();
+    keeper.allow(now, true);
+    let (flight, _) = acquisition(keeper.poll(now, nonce(2)));
+    // What was seen before it was allowed says nothing any more.
+    keeper.answer(now, look, saw(None));
+    assert_eq!((keeper.poll(now, nonce(3)), events(&mut keeper)), (None, vec![]));
+    keeper.answer(now, flight, won(5));
+    assert!(matches!(events(&mut keeper)[..], [Event::Won { .. }]));
+}
+
+#[test]
 fn who_is_allowed_halfway_waits_for_the_rest() {
     let mut keeper = standby();
     looks(&mut keeper, &Some(foreign_record()), seconds(10.0));

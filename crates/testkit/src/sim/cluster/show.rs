@@ -58,6 +58,7 @@ impl Sim {
             Event::Reachable(node) => (node, "is reachable"),
             Event::LeaderChanged(node) => return format!("{} leads", who(node)),
             Event::OldestChanged(node) => return format!("{} is the oldest", who(node)),
+            Event::Decided(decided) => return decided.to_string(),
             Event::Missed(count) => return format!("{count} events were missed"),
         };
         format!("{} {what}", self.name(node))

@@ -162,7 +162,7 @@ impl World {
             region::Effect::Fail { .. } => self.meet("message failed"),
             region::Effect::SessionEnded => {
                 self.give_back(id, &Purpose::Session, local);
-                self.want_session(id);
+                self.want_session(id, local);
             }
             region::Effect::HandedOver => {
                 let place = shell.place;

@@ -143,17 +143,23 @@ impl World {
         self.sync(by);
     }
 
-    /// Where two sides of a split have survived, an operator restarts the smaller: neither of them
-    /// knows of the other any more.
+    /// Where two sides of a split have survived, an operator restarts whoever is not on the largest,
+    /// or on the first of those that are equal: neither of them knows of the other any more.
     pub fn restart_smaller_sides(&mut self) {
-        let size = |world: &Self, place| world.sim.view(place).map_or(0, |it| it.members().len());
         let running: Vec<usize> = self.sim.running().collect();
-        let largest = running.iter().map(|place| size(self, *place)).max().unwrap_or_default();
-        for place in running {
-            if self.sim.view(place).is_some() && size(self, place) < largest {
-                self.meet("two sides survived");
-                self.restart(place);
-            }
+        let size = |place: &usize| self.sim.view(*place).map_or(0, |it| it.members().len());
+        // Of equal ones `max_by_key` takes the last.
+        let Some(largest) = running.iter().rev().max_by_key(|place| size(place)) else { return };
+        let Some(view) = self.sim.view(*largest) else { return };
+        let is_elsewhere = |place: &usize| {
+            let process = self.sim.process_at(*place);
+            self.sim.view(*place).is_some()
+                && process.is_some_and(|process| view.member(process.node).is_none())
+        };
+        let elsewhere: Vec<usize> = running.iter().copied().filter(is_elsewhere).collect();
+        for place in elsewhere {
+            self.meet("two sides survived");
+            self.restart(place);
         }
     }
 

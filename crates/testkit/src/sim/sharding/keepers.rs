@@ -27,19 +27,23 @@ impl World {
         shell.keepers.insert(shell.next_keeper, Kept { keeper, purpose });
     }
 
-    /// Contends for the session of a process that stays.
-    pub(super) fn want_session(&mut self, id: u64) {
-        let now = self.sim.now();
-        let owner = self.owner(id);
-        let Some(shell) = self.shells.get_mut(&id) else { return };
-        let leaves = self.sim.process_at(shell.place).is_some_and(|it| it.handing_over);
-        let has = shell.keepers.values().any(|kept| kept.purpose == Purpose::Session);
-        if self.settings.setup != Setup::Sessions || shell.ended || leaves || has {
+    /// Contends for the session of a process whose region wants one, and not for that of another.
+    pub(super) fn want_session(&mut self, id: u64, local: Moment) {
+        if self.settings.setup != Setup::Sessions {
             return;
         }
-        let local = shell.clock.read(now);
-        let wish = Wish::new(session_name(shell.place), owner);
-        self.contend(id, wish, Purpose::Session, local);
+        let owner = self.owner(id);
+        let Some(shell) = self.shells.get_mut(&id) else { return };
+        let session = shell.keepers.values().find(|kept| kept.purpose == Purpose::Session);
+        let contends = session.map(|kept| kept.keeper.is_contending());
+        match (contends, shell.region.wants_session()) {
+            (None, true) => {
+                let wish = Wish::new(session_name(shell.place), owner);
+                self.contend(id, wish, Purpose::Session, local);
+            }
+            (Some(true), false) => self.give_back(id, &Purpose::Session, local),
+            _ => {}
+        }
     }
 
     /// What these keepers guard has ended.
@@ -151,6 +155,9 @@ impl World {
                 shell.coordinator.lost(local);
                 self.note(|| format!("{node} has lost the coordinator's lease: {loss}"));
                 self.meet("coordinator's lease lost");
+            }
+            (Purpose::Session, Event::Won { .. }) if !shell.region.wants_session() => {
+                self.give_back(id, &Purpose::Session, local);
             }
             (Purpose::Session, Event::Won { token, deadlines, .. }) => {
                 let proof = is_proof(deadlines, shell.resumed_at);

@@ -42,6 +42,11 @@ impl World {
         })
     }
 
+    /// The processes that are members, or want to be.
+    pub(super) fn processes(&self) -> Vec<u64> {
+        self.shells.iter().filter(|(_, shell)| !shell.ended).map(|(id, _)| *id).collect()
+    }
+
     /// Whether every shard is active in one place, in a process that stays, and has read what it
     /// needs.
     pub fn is_served(&mut self) -> bool {

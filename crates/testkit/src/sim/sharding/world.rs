@@ -202,7 +202,9 @@ impl World {
         }
         if is_new {
             shell.next_keeper += 1;
-            self.want_session(id);
+        }
+        if leaves || is_new {
+            self.want_session(id, local);
         }
         self.attend(id);
     }
@@ -215,6 +217,7 @@ impl World {
         shell.view = None;
         shell.coordinator.view(None, local);
         shell.region.end(local);
+        self.want_session(id, local);
         self.attend(id);
     }
 

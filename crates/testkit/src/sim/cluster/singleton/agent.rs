@@ -71,6 +71,8 @@ pub(super) struct Client {
     pub(super) at: Moment,
     /// The way to the host was closed; try again then.
     pub(super) retry_at: Moment,
+    /// When to ask again who hosts it, if that is not known.
+    pub(super) ask_at: Moment,
 }
 
 /// What runs.
@@ -134,7 +136,9 @@ impl Agent {
         }
         if self.membership == Membership::In {
             wake = wake.min(self.client.at);
-            if self.finder.waiting() > 0 && self.finder.host().is_some() {
+            if self.finder.host().is_none() {
+                wake = wake.min(self.client.ask_at);
+            } else if self.finder.waiting() > 0 {
                 wake = wake.min(self.client.retry_at);
             }
         }

@@ -52,7 +52,7 @@ impl Sim {
             pauses: Pauses::default(),
             desk: Desk::default(),
             finder: Finder::new(manager),
-            client: Client { next: 0, at: local, retry_at: local },
+            client: Client { next: 0, at: local, retry_at: local, ask_at: local },
             instance: None,
             failed: false,
             shown: None,
@@ -331,7 +331,7 @@ impl Sim {
                 self.stop_instance(agent, local, &reason);
             }
             Effect::Release => self.release_singleton(agent, local),
-            Effect::Tell(to, word) => self.post(agent, &to, Mail::Word(word)),
+            Effect::Tell(to, word) => self.send_mail(agent, &to, Mail::Word(word)),
             Effect::Over => agent.over = true,
         }
     }

@@ -48,7 +48,16 @@ impl Connections {
 }
 
 impl Sim {
-    pub(super) fn post(&mut self, agent: &Agent, to: &Node, mail: Mail) {
+    /// To a node, itself included.
+    pub(super) fn send_mail(&mut self, agent: &mut Agent, to: &Node, mail: Mail) {
+        if *to == agent.node {
+            agent.inbox.push_back(Arrival::Mail(to.clone(), agent.id, mail));
+        } else {
+            self.post(agent, to, mail);
+        }
+    }
+
+    fn post(&mut self, agent: &Agent, to: &Node, mail: Mail) {
         let Some(place) = self.by_address.get(&to.address).copied() else { return };
         if self.network.is_cut(agent.place, place) {
             if matches!(mail, Mail::Message(_)) {
@@ -142,6 +151,11 @@ impl Sim {
             }
             return true;
         }
+        if agent.finder.host().is_none() && local >= agent.client.ask_at {
+            agent.client.ask_at = local + ASKS;
+            self.ask_who(agent);
+            return true;
+        }
         if local < agent.client.retry_at {
             return false;
         }
@@ -162,16 +176,27 @@ impl Sim {
     fn deliver_message(&mut self, agent: &mut Agent, to: &Node, number: u64) {
         let found = self.singletons.invariants.kept_is_sent.sent(agent.id, number);
         self.invariants.report(self.now, [(kept_is_sent::NAME, found)]);
-        if *to == agent.node {
-            let process = agent.id;
-            agent.inbox.push_back(Arrival::Mail(to.clone(), process, Mail::Message(number)));
-        } else {
-            self.post(agent, to, Mail::Message(number));
+        self.send_mail(agent, to, Mail::Message(number));
+    }
+
+    /// Asks everybody who may host it.
+    fn ask_who(&mut self, agent: &mut Agent) {
+        let process = self.places[agent.place].processes.iter().find(|one| one.id == agent.id);
+        let view = process.and_then(|process| process.membership.view());
+        let members: Vec<Node> = view
+            .into_iter()
+            .flat_map(|view| view.members())
+            .map(|(node, _)| node.clone())
+            .collect();
+        for node in members {
+            self.send_mail(agent, &node, Mail::Word(Word::Who));
         }
     }
 }
 
 /// How often a client says something, at least.
 const TELLS: Duration = Duration::from_secs(2);
+/// How often a client asks who hosts it while it does not know.
+const ASKS: Duration = Duration::from_millis(250);
 /// After what time TCP sends again what was lost.
 const RESENT: Duration = Duration::from_millis(200);

@@ -1,0 +1,188 @@
+//! A node's management API from elsewhere, and the page of the demonstration.
+#![cfg(all(target_os = "linux", feature = "demo"))]
+#![allow(clippy::disallowed_methods)]
+
+mod common;
+mod nodes;
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use common::*;
+use nodes::*;
+use serde_json::Value;
+
+const TOKEN: &str = "a-secret-of-the-operators";
+
+#[test]
+fn a_node_is_asked_by_its_url() {
+    let manage = "[manage]\nlisten = \"127.0.0.1:0\"\nwrite_token_file = \"write\"";
+    let mut nodes = Nodes::with_lease("manage", loopback(160, 1), manage);
+    fs::write(nodes.dir.join("write"), format!("{TOKEN}\n")).unwrap();
+    nodes.start_all();
+    nodes.formed(1, SOON);
+    let url = until("the log to say where it listens", SOON, || {
+        let lines = nodes.dir.lines("n0.log");
+        let url = lines.iter().find_map(|line| line.split("url=\"").nth(1)?.split('"').next());
+        url.map(|url| url.trim_end_matches('/').to_owned())
+    });
+    let run = |arguments: &[&str]| {
+        let mut command = tenure();
+        command.current_dir(nodes.dir.path()).args(["cluster"]).args(arguments).output().unwrap()
+    };
+    let json = |arguments: &[&str]| {
+        let output = run(arguments);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let near = || json(&["status", "--json", "--admin", "n0.sock"]);
+    let far = || json(&["status", "--json", "--url", &url]);
+    until("both to say the same", SOON, || (near() == far()).then_some(()));
+    let metrics = get(&url, "/metrics", None);
+    assert!(metrics.contains("tenure_cluster_member 1"), "{metrics}");
+
+    let said = |arguments: &[&str]| {
+        let output = run(arguments);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text) = said(&["leave", "--url", &url]);
+    assert!(code == Some(64) && text.contains("--token-file"), "{code:?} {text}");
+    let (code, text) = said(&["down", "--url", &url, "--token-file", "write", "nobody:1"]);
+    assert!(code == Some(64) && text.contains("is no member"), "{code:?} {text}");
+    let hand_over = ["hand-over", "--url", &url, "--token-file", "write", "cron"];
+    let (code, text) = said(&hand_over);
+    assert!(code == Some(64) && text.contains("no singleton"), "{code:?} {text}");
+    let (code, text) = said(&["status", "--url", "http://127.0.0.1:9"]);
+    assert!(code == Some(69) && text.contains("does it run?"), "{code:?} {text}");
+    let left = json(&["leave", "--json", "--url", &url, "--token-file", "write"]);
+    assert_eq!(left["change"], "leaving");
+    assert_eq!(nodes.end(0, SOON), 0);
+}
+
+#[test]
+fn the_page_of_the_demonstration_shows_what_its_buttons_do() {
+    let dir = Dir::new("demo-page");
+    let mut command = tenure();
+    command.args(["demo", "--json", "--nodes", "3", "--page", "127.0.0.1:0"]);
+    let events = File::create(dir.join("events")).unwrap();
+    let mut demo = Process::start(command.stdout(Stdio::null()).stderr(events));
+    let (url, token) = until("the page's address", SOON, || {
+        let lines = dir.lines("events");
+        let page = lines.iter().find_map(|line| line.strip_prefix("page: "))?.to_owned();
+        let (url, token) = page.split_once("/#token=")?;
+        Some((url.to_owned(), token.to_owned()))
+    });
+    let page = Page { url, token };
+    until("three workers and a client to be up", SOON, || (page.up() == 3).then_some(()));
+    until("the worker to work", SOON, || page.holder());
+    assert!(page.press("kill", "{\"whom\":\"holder\"}", None).contains("401"));
+    assert!(page.press("kill", "{\"whom\":\"9\"}", Some(&page.token)).contains("400"));
+    let (first, before) = page.holder().unwrap();
+    assert!(page.press("kill", "{\"whom\":\"holder\"}", Some(&page.token)).contains("202"));
+    let (next, after) =
+        until("another holder", SOON, || page.holder().filter(|(holder, _)| *holder != first));
+    assert!(next != first && after > before, "{first} {before:?}, {next} {after:?}");
+    until("the timeline to say why", SOON, || {
+        page.timeline().iter().any(|entry| entry["reason"] == "expired").then_some(())
+    });
+    assert!(page.press("restart", "{}", Some(&page.token)).contains("202"));
+    until("three workers to be up again", SOON, || (page.up() == 3).then_some(()));
+
+    let three = "{\"sides\":\"1 | 2,3\"}";
+    assert!(page.press("cut", three, Some(&page.token)).contains("202"));
+    let cut = until("the smaller side to be down, with a sentence", SOON, || {
+        let cluster = page.cluster();
+        let last = &cluster["downing"]["last"];
+        let one = cluster["nodes"].as_array().unwrap().iter().find(|it| it["name"] == "node-1");
+        let apart = ["down", "outside"].iter().any(|it| one.unwrap()["status"] == *it);
+        (apart && last["text"].is_string()).then_some(cluster)
+    });
+    assert_eq!(cut["demo"]["sides"].as_array().unwrap().len(), 2, "{cut:#}");
+    assert!(page.press("heal", "{}", Some(&page.token)).contains("202"));
+    until("all to be up in the end", SOON * 2, || (page.up() == 3).then_some(()));
+    demo.signal(libc::SIGTERM);
+    demo.end(SOON);
+}
+
+struct Page {
+    url: String,
+    token: String,
+}
+
+impl Page {
+    fn cluster(&self) -> Value {
+        serde_json::from_str(&get(&self.url, "/api/cluster", None)).unwrap()
+    }
+
+    /// How many workers are up, and reached by all.
+    fn up(&self) -> usize {
+        let cluster = self.cluster();
+        let nodes = cluster["nodes"].as_array().unwrap().iter();
+        let up = nodes.filter(|node| node["status"] == "up" && node["name"] != "client").count();
+        if cluster["unreachable"].as_array().unwrap().is_empty() { up } else { 0 }
+    }
+
+    /// Where the worker works, with which term.
+    fn holder(&self) -> Option<(String, u64)> {
+        let text = get(&self.url, "/api/singletons", None);
+        let singletons: Value = serde_json::from_str(&text).unwrap();
+        let one = &singletons["singletons"][0];
+        let term = one["token"].as_str()?.split('.').next()?.parse().ok()?;
+        Some((one["host"].as_str()?.to_owned(), term))
+    }
+
+    /// What the page was told first: it goes on for ever.
+    fn timeline(&self) -> Vec<Value> {
+        let text = get(&self.url, "/api/events", Some(Duration::from_millis(300)));
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        data.filter_map(|data| serde_json::from_str(data).ok()).collect()
+    }
+
+    /// The status line of the answer.
+    fn press(&self, what: &str, body: &str, token: Option<&str>) -> String {
+        let token = token.map_or(String::new(), |it| format!("Authorization: Bearer {it}\r\n"));
+        let head = format!("{token}Content-Type: application/json\r\n");
+        let answer = ask(&self.url, "POST", &format!("/api/demo/{what}"), &head, body, None);
+        answer.lines().next().unwrap().to_owned()
+    }
+}
+
+fn get(url: &str, path: &str, within: Option<Duration>) -> String {
+    let answer = ask(url, "GET", path, "", "", within);
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+/// The whole answer; what has come within that time, if it does not end.
+fn ask(
+    url: &str,
+    method: &str,
+    path: &str,
+    head: &str,
+    body: &str,
+    within: Option<Duration>,
+) -> String {
+    let host = url.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    stream.set_read_timeout(Some(within.unwrap_or(SOON))).unwrap();
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{head}\
+         Content-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let until = within.map(|within| Instant::now() + within);
+    let (mut answer, mut part) = (Vec::new(), [0; 4096]);
+    // A stream may never fall silent.
+    while until.is_none_or(|until| Instant::now() < until) {
+        match stream.read(&mut part) {
+            Ok(0) => break,
+            Ok(length) => answer.extend_from_slice(&part[..length]),
+            Err(_) if within.is_some() => break,
+            Err(error) => panic!("{method} {path}: {error}"),
+        }
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}

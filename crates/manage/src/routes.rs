@@ -1,0 +1,388 @@
+//! Every route, what it takes, and what it does. One function asks who may, for all of them.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use axum::routing::{MethodFilter, on};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::access::{Caller, Denied, Needs, Rules};
+use crate::board::{Board, Note};
+use crate::document::EntryKind;
+use crate::driver::{self, Peer};
+use crate::manage::{Change, Managed, Refused};
+use crate::{Recorder, openapi};
+
+/// One route.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// GET or POST.
+    pub post: bool,
+    /// The path.
+    pub path: &'static str,
+    /// What it takes.
+    pub access: Needs,
+    /// It is there only in a demonstration.
+    pub demo: bool,
+    endpoint: Endpoint,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Endpoint {
+    Alive,
+    Ready,
+    Metrics,
+    OpenApi,
+    Page(&'static str, &'static str),
+    Cluster,
+    Leases,
+    Singletons,
+    Shards,
+    Events,
+    Leave,
+    Down,
+    HandOver,
+    Rebalance,
+    /// A fault, or its end, as scripts call it.
+    Demo(&'static str),
+}
+
+/// Every route there is.
+pub const ROUTES: &[Route] = &[
+    public("/alive", Endpoint::Alive),
+    public("/ready", Endpoint::Ready),
+    public("/openapi.json", Endpoint::OpenApi),
+    public("/", Endpoint::Page(HTML, include_str!("../page/index.html"))),
+    public("/style.css", Endpoint::Page(CSS, include_str!("../page/style.css"))),
+    public("/app.js", Endpoint::Page(JS, include_str!("../page/app.js"))),
+    public("/common.js", Endpoint::Page(JS, include_str!("../page/common.js"))),
+    public("/demo.js", Endpoint::Page(JS, include_str!("../page/demo.js"))),
+    public("/feed.js", Endpoint::Page(JS, include_str!("../page/feed.js"))),
+    public("/lists.js", Endpoint::Page(JS, include_str!("../page/lists.js"))),
+    public("/nodes.js", Endpoint::Page(JS, include_str!("../page/nodes.js"))),
+    public("/shards.js", Endpoint::Page(JS, include_str!("../page/shards.js"))),
+    public("/timeline.js", Endpoint::Page(JS, include_str!("../page/timeline.js"))),
+    get("/metrics", Endpoint::Metrics),
+    get("/api/cluster", Endpoint::Cluster),
+    get("/api/leases", Endpoint::Leases),
+    get("/api/singletons", Endpoint::Singletons),
+    get("/api/shards", Endpoint::Shards),
+    get("/api/events", Endpoint::Events),
+    post("/api/leave", Endpoint::Leave),
+    post("/api/down", Endpoint::Down),
+    post("/api/hand-over", Endpoint::HandOver),
+    post("/api/rebalance", Endpoint::Rebalance),
+    demo("/api/demo/cut", "cut"),
+    demo("/api/demo/heal", "heal"),
+    demo("/api/demo/kill", "kill"),
+    demo("/api/demo/pause", "pause"),
+    demo("/api/demo/leave", "leave"),
+    demo("/api/demo/restart", "restart"),
+    demo("/api/demo/store-away", "store away"),
+    demo("/api/demo/store-back", "store back"),
+];
+
+const fn public(path: &'static str, endpoint: Endpoint) -> Route {
+    Route { post: false, path, access: Needs::Nothing, demo: false, endpoint }
+}
+
+const fn get(path: &'static str, endpoint: Endpoint) -> Route {
+    Route { post: false, path, access: Needs::Reading, demo: false, endpoint }
+}
+
+const fn post(path: &'static str, endpoint: Endpoint) -> Route {
+    Route { post: true, path, access: Needs::Writing, demo: false, endpoint }
+}
+
+const fn demo(path: &'static str, verb: &'static str) -> Route {
+    let endpoint = Endpoint::Demo(verb);
+    Route { post: true, path, access: Needs::Writing, demo: true, endpoint }
+}
+
+/// What all of them share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) board: Arc<Board>,
+    pub(crate) managed: Arc<dyn Managed>,
+    pub(crate) metrics: Option<Recorder>,
+    pub(crate) streams: Arc<tokio::sync::Semaphore>,
+    pub(crate) looked: driver::Looked,
+}
+
+/// What comes back; an error is a status and a sentence.
+type Outcome = Result<Response, (StatusCode, String)>;
+
+pub(crate) fn router(shared: Shared) -> Router {
+    let is_demo = shared.managed.is_demo();
+    let mut router = Router::new();
+    for route in ROUTES.iter().filter(|route| is_demo || !route.demo) {
+        let filter = if route.post { MethodFilter::POST } else { MethodFilter::GET };
+        let handler = move |State(shared): State<Shared>, request: Request| async move {
+            answer(*route, &shared, request).await
+        };
+        router = router.route(route.path, on(filter, handler));
+    }
+    router
+        .fallback(|| async {
+            failed(
+                StatusCode::NOT_FOUND,
+                "there is nothing at this path; /openapi.json says what there is",
+            )
+        })
+        .method_not_allowed_fallback(|| async {
+            failed(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "this path takes another method; /openapi.json says which",
+            )
+        })
+        .with_state(shared)
+}
+
+async fn answer(route: Route, shared: &Shared, request: Request) -> Response {
+    let peer = request.extensions().get::<Peer>().copied().unwrap_or_default();
+    let outcome = match may(route, shared, peer, request.headers()) {
+        Ok(()) => dispatch(route.endpoint, shared, request).await,
+        Err(denied) => Err(denied),
+    };
+    outcome.unwrap_or_else(|(status, sentence)| failed(status, &sentence))
+}
+
+fn may(
+    route: Route,
+    shared: &Shared,
+    peer: Peer,
+    headers: &HeaderMap,
+) -> Result<(), (StatusCode, String)> {
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let caller = Caller {
+        authorization: text(header::AUTHORIZATION),
+        host: text(header::HOST),
+        origin: text(header::ORIGIN),
+        certificate: peer.certificate,
+    };
+    shared.rules.allow(route.access, caller).map_err(|denied| match denied {
+        Denied::Unknown(why) => (StatusCode::UNAUTHORIZED, why.into()),
+        Denied::Forbidden(why) => (StatusCode::FORBIDDEN, why.into()),
+    })
+}
+
+async fn dispatch(endpoint: Endpoint, shared: &Shared, request: Request) -> Outcome {
+    let now = driver::now();
+    match endpoint {
+        Endpoint::Alive => Ok(json_of(&json!({"alive": true}))),
+        Endpoint::Ready => match shared.managed.ready() {
+            Ok(()) => Ok(json_of(&json!({"ready": true}))),
+            Err(why) => Err((StatusCode::SERVICE_UNAVAILABLE, why)),
+        },
+        Endpoint::OpenApi => Ok(json_of(&openapi::document(shared.managed.is_demo()))),
+        Endpoint::Page(kind, text) => Ok(typed(kind, Body::from(text))),
+        Endpoint::Metrics => match &shared.metrics {
+            Some(recorder) => {
+                Ok(typed("text/plain; version=0.0.4; charset=utf-8", Body::from(recorder.render())))
+            }
+            None => Err((
+                StatusCode::NOT_FOUND,
+                "this process has another exporter of its metrics, or none".into(),
+            )),
+        },
+        Endpoint::Cluster => Ok(json_of(&shared.board.cluster_json(now.ms))),
+        Endpoint::Leases => {
+            shared.looked.now();
+            Ok(json_of(&shared.board.leases_json(now.ms, now.moment)))
+        }
+        Endpoint::Singletons => Ok(json_of(&shared.board.singletons_json(now.ms))),
+        Endpoint::Shards => Ok(json_of(&shared.board.shards_json(now.ms))),
+        Endpoint::Events => events(shared, &request),
+        Endpoint::Leave => {
+            let Leave { node } = body(request).await?;
+            change(shared, Change::Leave(node)).await
+        }
+        Endpoint::Down => {
+            let Down { node } = body(request).await?;
+            change(shared, Change::Down(node)).await
+        }
+        Endpoint::HandOver => {
+            let HandOver { singleton } = body(request).await?;
+            change(shared, Change::HandOver(singleton)).await
+        }
+        Endpoint::Rebalance => {
+            let Rebalance { kind } = body(request).await?;
+            change(shared, Change::Rebalance(kind)).await
+        }
+        Endpoint::Demo(verb) => {
+            let step = match verb {
+                "cut" => {
+                    let Cut { sides } = body(request).await?;
+                    format!("{verb} {sides}")
+                }
+                "kill" | "leave" => {
+                    let Whom { whom } = body(request).await?;
+                    format!("{verb} {whom}")
+                }
+                "pause" => {
+                    let Pause { whom, length } = body(request).await?;
+                    format!("{verb} {whom} {length}")
+                }
+                "restart" | "store away" => {
+                    let Maybe { whom } = body(request).await?;
+                    format!("{verb} {}", whom.unwrap_or_default())
+                }
+                _ => {
+                    let Nothing {} = body(request).await?;
+                    verb.to_owned()
+                }
+            };
+            change(shared, Change::Demo(step.trim().to_owned())).await
+        }
+    }
+}
+
+async fn change(shared: &Shared, change: Change) -> Outcome {
+    let changed = shared.managed.change(change).await.map_err(|refused| match refused {
+        Refused::Unclear(why) => (StatusCode::BAD_REQUEST, why),
+        Refused::NotFound(why) => (StatusCode::NOT_FOUND, why),
+        Refused::NotNow(why) => (StatusCode::CONFLICT, why),
+        Refused::Over(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
+    })?;
+    tracing::info!("an operator: {}", changed.text);
+    let note = Note::new(EntryKind::Operator, format!("an operator: {}", changed.text));
+    shared.board.note(driver::now().ms, Note { node: changed.node.clone(), ..note });
+    let mut response = json_of(&serde_json::to_value(&changed).unwrap_or(Value::Null));
+    *response.status_mut() = StatusCode::ACCEPTED;
+    Ok(response)
+}
+
+fn events(shared: &Shared, request: &Request) -> Outcome {
+    let query = request.uri().query().unwrap_or_default();
+    let asked = query.split('&').find_map(|part| part.strip_prefix("after="));
+    let header = request.headers().get("last-event-id").and_then(|value| value.to_str().ok());
+    let after = match asked.or(header) {
+        Some(text) => Some(text.parse().map_err(|_| {
+            (StatusCode::BAD_REQUEST, "after is the id of an event: a number".to_owned())
+        })?),
+        None => None,
+    };
+    let Ok(place) = shared.streams.clone().try_acquire_owned() else {
+        let why = "too many listen already; close one of them".to_owned();
+        return Err((StatusCode::SERVICE_UNAVAILABLE, why));
+    };
+    let feed = driver::feed(shared.board.clone(), shared.looked.clone(), after, place);
+    Ok(typed("text/event-stream", Body::from_stream(feed)))
+}
+
+/// The body of a request, as JSON of this shape.
+async fn body<T: DeserializeOwned>(request: Request) -> Result<T, (StatusCode, String)> {
+    let (parts, body) = request.into_parts();
+    let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let kind = kind.and_then(|kind| kind.split(';').next()).map(str::trim);
+    // Also because a browser sends it to another origin only after asking that one.
+    if !kind.is_some_and(|kind| kind.eq_ignore_ascii_case("application/json")) {
+        let why = "send JSON, and say so: Content-Type: application/json";
+        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, why.into()));
+    }
+    let bytes: Bytes = driver::read(body, BODY_MAX).await.map_err(|why| {
+        (StatusCode::PAYLOAD_TOO_LARGE, format!("{why}; {BODY_MAX} bytes are the most"))
+    })?;
+    serde_json::from_slice(&bytes).map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Leave {
+    node: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Down {
+    node: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HandOver {
+    singleton: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rebalance {
+    kind: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cut {
+    sides: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Whom {
+    whom: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pause {
+    whom: String,
+    #[serde(rename = "for")]
+    length: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Maybe {
+    whom: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+fn json_of(value: &Value) -> Response {
+    typed("application/json", Body::from(value.to_string()))
+}
+
+fn failed(status: StatusCode, sentence: &str) -> Response {
+    let mut response = json_of(&json!({"error": sentence}));
+    *response.status_mut() = status;
+    if status == StatusCode::UNAUTHORIZED {
+        let bearer = HeaderValue::from_static("Bearer");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+    }
+    response
+}
+
+fn typed(kind: &'static str, body: Body) -> Response {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        // The page has no network but its own server, and nothing of others runs in it.
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+        ),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const JS: &str = "text/javascript; charset=utf-8";
+/// The longest body.
+const BODY_MAX: usize = 4096;
