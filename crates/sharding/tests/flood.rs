@@ -207,7 +207,7 @@ fn settings(addresses: &[&str], own: usize) -> Settings {
     settings
 }
 
-/// Which process each of some entities is in, once they are in different ones.
+/// Which process each of some entities is in, once shards are evened out: no more of them move.
 async fn homes(sinks: &Sharding<Message>) -> Vec<(String, u32)> {
     let began = Instant::now();
     loop {
@@ -218,8 +218,10 @@ async fn homes(sinks: &Sharding<Message>) -> Vec<(String, u32)> {
                 homes.push((id, host));
             }
         }
-        let all = homes.len() == 2 * SHARDS as usize;
-        if all && homes.iter().any(|(_, host)| *host != homes[0].1) {
+        let shards = sinks.status().homes;
+        let (all, half) = (2 * SHARDS as usize, SHARDS as usize / HOSTS);
+        let is_even = |host| shards.iter().filter(|(_, other)| other == host).count() == half;
+        if homes.len() == all && shards.iter().all(|(_, host)| is_even(host)) {
             return homes;
         }
         assert!(began.elapsed() < 40 * SECOND, "all have a home in half a minute: {homes:?}");
