@@ -127,8 +127,9 @@ pub(super) fn measure(how_long: Duration) -> Result<Figures, Failure> {
 
 /// The other process: talks, and prints what it measured.
 pub(super) fn peer(place: &Path, how_long: Duration) -> Result<(), Failure> {
-    let figures = runtime()?.block_on(async {
-        let (cluster, _store) = join(place, "peer").await?;
+    let place = place.to_owned();
+    let figures = in_a_task(async move {
+        let (cluster, _store) = join(&place, "peer").await?;
         let proxy = cluster.singleton("counter").proxy::<Count64>().map_err(broken)?;
         let before = proxy.ask(Count).within(PATIENCE).await.map_err(broken)?;
         let began = Instant::now();
@@ -162,6 +163,14 @@ pub(super) fn peer(place: &Path, how_long: Duration) -> Result<(), Failure> {
     })?;
     println!("{}", serde_json::to_string(&figures).map_err(broken)?);
     Ok(())
+}
+
+/// As services do their work. What runs outside of the runtime's threads would be woken across threads for
+/// each answer.
+pub(super) fn in_a_task<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Result<T, Failure> {
+    runtime()?.block_on(async { tokio::spawn(work).await.map_err(broken)? })
 }
 
 pub(super) async fn join(

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use tenure_cluster::certs::Authority;
 use tenure_cluster::messaging::Received;
-use tenure_sharding::{BoxError, Entity, Hosted, Shardings as _};
+use tenure_sharding::{BoxError, Entity, EntityRef, Hosted, Shardings as _};
 
 use super::super::samples::Samples;
-use super::super::singleton::{Count, Count64, PATIENCE, Place, broken, join, runtime};
+use super::super::singleton::{Count, Count64, PATIENCE, Place, broken, in_a_task, join, runtime};
 use super::There;
 use crate::exit::{self, Failure};
 
@@ -70,20 +70,14 @@ pub(super) fn measure(how_long: Duration) -> Result<There, Failure> {
 
 /// The other process: talks, and prints what it measured.
 pub(in super::super) fn peer(place: &Path, how_long: Duration) -> Result<(), Failure> {
-    let there = runtime()?.block_on(async {
-        let (cluster, _store) = join(place, "peer").await?;
+    let place = place.to_owned();
+    let there = in_a_task(async move {
+        let (cluster, _store) = join(&place, "peer").await?;
         let kind = cluster.sharding("counter").shards(SHARDS);
         let counters = kind.proxy::<Count64>().map_err(broken)?;
         let ids: Vec<_> =
             (0..ENTITIES).map(|id| counters.entity(&format!("entity-{id}"))).collect();
-        let total = async || {
-            let mut total = 0;
-            for id in &ids {
-                total = id.ask(Count).within(PATIENCE).await.map_err(broken)?;
-            }
-            Ok::<u64, Failure>(total)
-        };
-        let before = total().await?;
+        let before = total(&ids).await?;
         let began = Instant::now();
         let mut told = 0_u64;
         while began.elapsed() < how_long {
@@ -95,7 +89,7 @@ pub(in super::super) fn peer(place: &Path, how_long: Duration) -> Result<(), Fai
         // It has handled what came before the question.
         ids[ids.len() - 1].ask(Count).within(PATIENCE).await.map_err(broken)?;
         let seconds = began.elapsed().as_secs_f64();
-        let arrived = total().await? - before;
+        let arrived = total(&ids).await? - before;
         if arrived != told {
             let lost = format!(
                 "{} of {told} messages were lost; is the machine overloaded?",
@@ -122,6 +116,15 @@ pub(in super::super) fn peer(place: &Path, how_long: Duration) -> Result<(), Fai
     })?;
     println!("{}", serde_json::to_string(&there).map_err(broken)?);
     Ok(())
+}
+
+/// How many all of them have counted: each adds what it has when it is asked.
+async fn total(ids: &[EntityRef<Count64>]) -> Result<u64, Failure> {
+    let mut total = 0;
+    for id in ids {
+        total = id.ask(Count).within(PATIENCE).await.map_err(broken)?;
+    }
+    Ok(total)
 }
 
 const SHARDS: u32 = 64;
