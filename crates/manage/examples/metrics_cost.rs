@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 
 use std::error::Error;
+use std::net::TcpListener;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -90,8 +91,9 @@ async fn measure(with: bool) -> Result<f64, Box<dyn Error>> {
         });
     }
     let store = Store::new(MemoryStore::new());
+    let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let mut settings = Settings::new("cost")
-        .address("127.0.0.1:7498".parse()?)
+        .address(free.to_string().parse()?)
         .formation(store.lease("cost.formation"));
     settings.plaintext_without_any_protection = true;
     let cluster = Cluster::join(settings).await?;
