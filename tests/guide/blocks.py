@@ -3,8 +3,8 @@
     <!-- guide: in terminal 2, goes on -->     the next block is typed there, and does not end by itself
     <!-- guide: exits with 1 -->               ... ends with this status (otherwise with 0)
     <!-- guide: into nightly/src/main.rs -->   the next block is saved as this file
-    <!-- guide: terminal 1 says within 5s: REGEX -->   after the block, if there is one to come; then what it
-                                               said up to there is not looked at again
+    <!-- guide: terminal 1 says within 5s: REGEX -->   after the next block (or the key that was just
+                                               pressed); what it said up to there counts once
     <!-- guide: press Ctrl-C in terminal 1 -->
     <!-- guide: lock nightly -->               this crate gets the versions of the checkout's Cargo.lock
     <!-- guide: a cluster -->                  three nodes run from here to the end of the page
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 DIRECTIVE = re.compile(r"<!-- guide: (.*?) -->")
-FENCE = re.compile(r"^(?P<marks>`{3,})(?P<info>[^`]*)$")
+FENCE = re.compile(r"^(?P<indent> *)(?P<marks>`{3,})(?P<info>[^`]*)$")
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Page:
 
 def read(path):
     """A page's blocks and directives in their order."""
-    page, block, marks = Page(Path(path)), None, None
+    page, block, marks, indent = Page(Path(path)), None, None, ""
     for number, line in enumerate(Path(path).read_text().splitlines(), 1):
         fence = FENCE.match(line)
         if block is not None:
@@ -52,9 +52,9 @@ def read(path):
                 page.parts.append(block)
                 block = None
             else:
-                block.text += line + "\n"
+                block.text += line.removeprefix(indent) + "\n"
         elif fence:
-            marks = fence["marks"]
+            marks, indent = fence["marks"], fence["indent"]
             language = re.split(r"[\s,]", fence["info"].strip())[0]
             block = Block(number, language, "")
         else:

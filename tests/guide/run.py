@@ -39,7 +39,7 @@ class Reader:
 
     def _reset(self):
         self.where, self.goes_on, self.status, self.into, self.later = "1", False, 0, None, []
-        self.announced = self.excused = False
+        self.announced = self.pressed = self.excused = False
 
     def terminal(self, name):
         if name not in self.terminals:
@@ -59,8 +59,11 @@ class Reader:
     def directive(self, text):
         if match := SAYS.fullmatch(text):
             expected = (match[1], match[3], float(match[2] or 10))
-            # After an announced block, what it says; otherwise what was done just now.
-            self.later.append(expected) if self.announced else self.heard(*expected)
+            # After a key was pressed, what comes of it; otherwise what comes of the next block.
+            if self.pressed and not self.announced:
+                self.heard(*expected)
+            else:
+                self.later.append(expected)
         elif match := TERMINAL.fullmatch(text):
             self.where, self.goes_on = match[1], bool(match[2])
             self.announced = True
@@ -68,6 +71,7 @@ class Reader:
             self.status, self.announced = int(match[1]), True
         elif match := re.fullmatch(r"press Ctrl-C in terminal (\w+)", text):
             self.terminal(match[1]).interrupt()
+            self.pressed = True
         elif match := re.fullmatch(r"into (\S+)", text):
             self.into = self.directory / match[1]
         elif match := re.fullmatch(r"lock (\S+)", text):
@@ -93,7 +97,7 @@ class Reader:
                     raise Failed(f"it ended with {statuses}:\n{terminal.said[terminal.seen:]}")
             for expected in self.later:
                 self.heard(*expected)
-        elif self.announced:
+        elif self.announced or self.later:
             raise Failed(f"a block of {block.language!r} is not run")
         elif block.language == "console" and not self.excused:
             raise Failed("it is not run, and nothing says why: <!-- guide: not here: … -->")
