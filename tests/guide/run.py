@@ -92,7 +92,7 @@ class Reader:
             if self.goes_on:
                 terminal.start(block.text)
             else:
-                statuses = terminal.type(block.text)
+                statuses = terminal.type(block.text, within=180)
                 if statuses[-1] != self.status or any(statuses[:-1]):
                     raise Failed(f"it ended with {statuses}:\n{terminal.said[terminal.seen:]}")
             for expected in self.later:

@@ -9,8 +9,8 @@ import subprocess
 import time
 
 PROMPT = "\x1eready {}\x1f"
-READY = re.compile(r"\x1eready (\d+)\x1f")
-END = "\x1eend\x1f"
+MORE = "\x1emore\x1f"
+ASKS = re.compile(r"\x1e(?:ready (\d+)|more)\x1f")
 
 
 class Failed(Exception):
@@ -19,10 +19,10 @@ class Failed(Exception):
 
 class Terminal:
     def __init__(self, name, directory, environment):
-        self.name, self.said, self.seen, self._prompted = name, "", 0, 0
+        self.name, self.said, self.seen, self._asked = name, "", 0, 0
         ours, theirs = pty.openpty()
         # Not the terminal's echo: only what programs say counts.
-        environment = environment | {"TERM": "dumb", "PS1": PROMPT.format("$?"), "PS2": "", "PROMPT_COMMAND": ""}
+        environment = environment | {"TERM": "dumb", "PS1": PROMPT.format("$?"), "PS2": MORE, "PROMPT_COMMAND": ""}
         self.shell = subprocess.Popen(
             ["setsid", "--ctty", "bash", "--norc", "--noprofile", "--noediting", "-i"],
             stdin=theirs, stdout=theirs, stderr=theirs, cwd=directory, env=environment,
@@ -33,15 +33,14 @@ class Terminal:
         self.type("stty -echo")
 
     def type(self, text, within=60):
-        """Types a block and waits until all of it is done; the statuses of its commands."""
-        begun = self._prompted
-        os.write(self.ours, text.rstrip("\n").encode() + b"\nprintf '\\036end\\037'\n")
-        if not self._until(lambda: self.said.find(END, begun) >= 0, within):
-            raise Failed(f"terminal {self.name} was not done within {within:g} s; it said:\n{self.said[begun:]}")
-        end = self.said.find(END, begun)
-        self._prompted = end
-        self._prompt(10)
-        return [int(status) for status in READY.findall(self.said[begun:end])]
+        """Types a block, each line when the shell asks for it, and waits until all of it is done; the statuses of
+        its commands. (What is typed ahead would be read by what runs.)"""
+        statuses = []
+        for line in text.rstrip("\n").split("\n"):
+            os.write(self.ours, line.encode() + b"\n")
+            status = self._prompt(within)
+            statuses += [status] if status is not None else []
+        return statuses
 
     def start(self, text):
         """Types a block that goes on."""
@@ -76,10 +75,12 @@ class Terminal:
         os.close(self.ours)
 
     def _prompt(self, within):
-        found = self._until(lambda: READY.search(self.said, self._prompted), within)
+        """Waits until the shell asks for more; with the status of the last command if that is done."""
+        found = self._until(lambda: ASKS.search(self.said, self._asked), within)
         if not found:
             raise Failed(f"terminal {self.name} was not done within {within:g} s; it said:\n{self.said[self.seen:]}")
-        self._prompted = found.end()
+        self._asked = found.end()
+        return int(found[1]) if found[1] else None
 
     def _until(self, found, within):
         end = time.monotonic() + within
