@@ -23,8 +23,12 @@ FENCE = re.compile(r"^(?P<indent> *)(?P<marks>`{3,})(?P<info>[^`]*)$")
 @dataclass
 class Block:
     line: int
-    language: str
+    info: str
     text: str
+
+    @property
+    def language(self):
+        return re.split(r"[\s,]", self.info)[0]
 
 
 @dataclass
@@ -55,8 +59,7 @@ def read(path):
                 block.text += line.removeprefix(indent) + "\n"
         elif fence:
             marks, indent = fence["marks"], fence["indent"]
-            language = re.split(r"[\s,]", fence["info"].strip())[0]
-            block = Block(number, language, "")
+            block = Block(number, fence["info"].strip(), "")
         else:
             page.parts += [Directive(number, text) for text in DIRECTIVE.findall(line)]
     if block is not None:

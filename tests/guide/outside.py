@@ -1,4 +1,5 @@
-"""For mdBook: what a page says about files that are no part of the book leads to the repository instead."""
+"""For mdBook: links to files that are no part of the book lead to the repository, and those to a README to the page
+that mdBook makes of it."""
 
 import json
 import os
@@ -6,6 +7,7 @@ import re
 import sys
 
 LINK = re.compile(r"(\]\(|^\[[^\]]+\]: )((?:\.\./)+[^)\s]*)", re.MULTILINE)
+README = re.compile(r"(\]\((?:stores/)?)README\.md([#)])")
 
 
 def outside(book, repository):
@@ -19,7 +21,7 @@ def outside(book, repository):
             target = os.path.normpath(os.path.join("docs", here, match[2]))
             return match[0] if target.startswith("docs/") else f"{match[1]}{repository}/blob/main/{target}"
 
-        chapter["content"] = LINK.sub(lead, chapter["content"])
+        chapter["content"] = README.sub(r"\1index.md\2", LINK.sub(lead, chapter["content"]))
         outside(chapter["sub_items"], repository)
 
 
