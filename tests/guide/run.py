@@ -30,7 +30,7 @@ class Reader:
         # What cargo builds here is kept from one time to the next; the reader has a clone beside.
         self.environment = os.environ | {
             "PATH": f"{programs}:{os.environ['PATH']}",
-            "CARGO_TARGET_DIR": str(checkout / "target/guide"),
+            "CARGO_TARGET_DIR": str(Path(os.environ.get("CARGO_TARGET_DIR", checkout / "target")) / "guide"),
             "CARGO_INCREMENTAL": "0",
             "CARGO_TERM_COLOR": "never",
         }
