@@ -116,13 +116,14 @@ class Reader:
             log = open(self.directory / f"{name}.log", "w")
             self.nodes.append(subprocess.Popen(["tenure", "node", "--config", f"{name}.toml"], stderr=log,
                                                cwd=self.directory, env=self.environment))
-        end = time.monotonic() + 30
-        while True:
-            status = self.tenure("cluster", "status", "--admin", "shop-0.sock", check=False)
-            if status.stdout.count(" up ") == 3 and "converged  yes" in status.stdout:
-                return
+        # All of them must say so, and go on saying it: news may still be on its way.
+        end, whole = time.monotonic() + 30, 0
+        while whole < 5:
+            said = [self.tenure("cluster", "status", "--admin", f"{name}.sock", check=False) for name in names]
+            formed = all(it.stdout.count(" up ") == 3 and "converged  yes" in it.stdout for it in said)
+            whole = whole + 1 if formed else 0
             if time.monotonic() > end:
-                raise Failed(f"the cluster has not formed:\n{status.stdout}{status.stderr}")
+                raise Failed("the cluster has not formed:\n" + "".join(it.stdout + it.stderr for it in said))
             time.sleep(0.2)
 
     def tenure(self, *arguments, check=True):
