@@ -37,20 +37,19 @@ def links():
     pages += sorted(Path("docs").rglob("*.md"))
     count, broken = 0, []
     for page in pages:
-        for number, line in enumerate(prose(page), 1):
-            # A code span that is the text of a link stays; brackets in other code are no links.
-            line = CODE.sub(lambda code: code[0].replace("[", "").replace("]", ""), line)
-            for match in LINK.finditer(line):
-                target = match[1] or match[2]
-                if re.match(r"[a-z]+:", target):
-                    continue
-                count += 1
-                file, _, anchor = target.partition("#")
-                path = (page.parent / unquote(file)) if file else page
-                if not path.exists():
-                    broken.append(f"{page}:{number}: no such file: {target}")
-                elif anchor and path.suffix == ".md" and unquote(anchor) not in anchors(path):
-                    broken.append(f"{page}:{number}: no such heading: {target}")
+        # A code span that is the text of a link stays; brackets in other code are no links.
+        text = CODE.sub(lambda code: code[0].replace("[", "").replace("]", ""), "\n".join(prose(page)))
+        for match in LINK.finditer(text):
+            target, line = match[1] or match[2], text.count("\n", 0, match.start()) + 1
+            if re.match(r"[a-z]+:", target):
+                continue
+            count += 1
+            file, _, anchor = target.partition("#")
+            path = (page.parent / unquote(file)) if file else page
+            if not path.exists():
+                broken.append(f"{page}:{line}: no such file: {target}")
+            elif anchor and path.suffix == ".md" and unquote(anchor) not in anchors(path):
+                broken.append(f"{page}:{line}: no such heading: {target}")
     return count, broken
 
 
