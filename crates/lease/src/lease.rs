@@ -189,11 +189,12 @@ impl Lease {
         self.begin(true, true)?.begun().await
     }
 
-    /// Runs the closure while the lease is held: contends, runs it, and contends again after a
-    /// loss. Returns what the closure returns, after the lease was given back.
+    /// Runs the closure while the lease is held: contends, runs it, and returns what it returns, after
+    /// the lease was given back.
     ///
-    /// At a loss [`Tenure::lost`] resolves inside; what has not returned when its stop budget is
-    /// over is dropped where it awaits. Work that blocks its thread cannot be dropped: use
+    /// At a loss [`Tenure::lost`] resolves inside. A closure that returns then is at its end like any
+    /// other; what has not returned when its stop budget is over is dropped where it awaits, and begun
+    /// anew with the next tenure. Work that blocks its thread cannot be dropped: use
     /// [`Lease::watchdog`].
     ///
     /// Inside [`tokio::spawn`](https://docs.rs/tokio/latest/tokio/fn.spawn.html) write

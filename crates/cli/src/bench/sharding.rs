@@ -26,6 +26,8 @@ pub(super) struct Figures {
     /// Asked by another process, one by one.
     ask_us_p50: f64,
     ask_us_p99: f64,
+    /// The same bytes there and back over a bare connection, unencrypted: what the machine itself takes.
+    bare_ping_us_p50: f64,
     /// Of a million, beyond what is their own.
     bytes_per_idle_entity: f64,
     /// From the start of a node until all are served.
@@ -49,6 +51,7 @@ impl fmt::Display for Figures {
         writeln!(f, "told by another process, 64 bytes  {:.0} /s", self.remote_tells_per_s)?;
         let (p50, p99) = (self.ask_us_p50, self.ask_us_p99);
         writeln!(f, "asked by it, one by one            p50 {p50:.1} µs, p99 {p99:.1} µs")?;
+        writeln!(f, "as many bytes there and back, bare p50 {:.1} µs", self.bare_ping_us_p50)?;
         writeln!(f, "an idle entity of a million        {:.0} bytes", self.bytes_per_idle_entity)?;
         writeln!(f, "10,000 shards served after         {:.0} ms", self.allocate_10k_shards_ms)?;
         write!(
@@ -65,6 +68,7 @@ struct There {
     remote_tells_per_s: f64,
     ask_us_p50: f64,
     ask_us_p99: f64,
+    bare_ping_us_p50: f64,
 }
 
 pub(super) fn measure(how_long: Duration, entities: usize) -> Result<Figures, Failure> {
@@ -81,6 +85,7 @@ pub(super) fn measure(how_long: Duration, entities: usize) -> Result<Figures, Fa
         remote_tells_per_s: there.remote_tells_per_s,
         ask_us_p50: there.ask_us_p50,
         ask_us_p99: there.ask_us_p99,
+        bare_ping_us_p50: there.bare_ping_us_p50,
         bytes_per_idle_entity,
         allocate_10k_shards_ms,
         renewals_per_s,
