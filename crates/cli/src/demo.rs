@@ -7,6 +7,7 @@ mod counter;
 mod history;
 mod keys;
 mod ledger;
+mod map;
 mod node;
 mod outage;
 mod page;
