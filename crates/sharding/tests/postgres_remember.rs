@@ -1,6 +1,6 @@
 //! Entities that are remembered in PostgreSQL, on a real server.
 //!
-//! `scripts/servers run --only postgres -- cargo test-all --test postgres_remember` starts one; without it
+//! `scripts/servers run --only postgres,pgbouncer -- cargo test-all --test postgres_remember` starts one; without it
 //! the tests say so and pass.
 #![cfg(feature = "postgres")]
 #![allow(clippy::disallowed_methods, reason = "a real server takes real time")]
@@ -61,6 +61,25 @@ fn at(term: u64) -> Place<'static> {
 async fn conforms() {
     let Some(database) = Database::new().await else { return };
     remember::conforms(&database.open(), &database.open()).await;
+    database.drop().await;
+}
+
+/// By transaction, where nothing of a connection stays; the tables are where the role's search path leads.
+#[tokio::test]
+async fn conforms_behind_a_pooler() {
+    let Some(database) = Database::new().await else { return };
+    let Ok(pooled) = std::env::var("TENURE_TEST_PGBOUNCER") else {
+        eprintln!("skipped: TENURE_TEST_PGBOUNCER is not set; scripts/servers has one");
+        return database.drop().await;
+    };
+    let open = || PostgresRemember::open(&pooled).unwrap();
+    remember::conforms(&open(), &open()).await;
+    database.operate("DROP TABLE public.tenure_entities, public.tenure_fences").await;
+
+    // It would be the next one's as well.
+    let path = format!("{pooled}?schema={}", database.schema);
+    let refused = PostgresRemember::open(&path).unwrap().load(at(1)).await.unwrap_err();
+    assert!(refused.to_string().contains("search_path"), "{refused}");
     database.drop().await;
 }
 

@@ -21,6 +21,10 @@ pub(super) fn store_error(place: &str, error: &Error) -> StoreError {
         StoreErrorKind::Unsuitable if *code == SqlState::INVALID_SCHEMA_NAME => {
             "; create it, or name another with schema=NAME"
         }
+        _ if said(place, error).contains("startup parameter: options") => {
+            "; a pooler takes no options, and no schema for a fence: leave it out of the URL, and \
+             ALTER ROLE … SET search_path instead"
+        }
         _ => "",
     };
     StoreError::new(kind, format!("{}{advice}", said(place, error)))
