@@ -22,12 +22,13 @@ enum Fault {
     KindsAreOne,
 }
 
-type Key = (String, Shard);
+/// By kind and shard: the fence, and the ids.
+type Rows = BTreeMap<(String, Shard), (Token, BTreeSet<String>)>;
 
 #[derive(Clone)]
 struct Remembers {
     fault: Fault,
-    rows: Arc<Mutex<BTreeMap<Key, (Token, BTreeSet<String>)>>>,
+    rows: Arc<Mutex<Rows>>,
 }
 
 impl Remembers {
