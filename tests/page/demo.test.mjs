@@ -10,7 +10,7 @@ const SHOTS = process.env.TENURE_PAGE_SHOTS;
 let browser, demo, page, phone;
 before(async () => {
   browser = await launch();
-  demo = await start("--nodes", "5");
+  demo = await start("--nodes", "5", "--sharding", "--rate", "500");
   // Nothing glides, so that a picture can be taken at once.
   page = await open(browser, demo.url, { reducedMotion: "reduce", colorScheme: "light" });
   page.setDefaultTimeout(40_000);
@@ -38,6 +38,15 @@ test("five nodes are up, and one of them works", async () => {
   await until(page, "#lease-list", /demo\.ledger.*held by node-\d/);
   assert.ok(!page.url().includes("token"), "the token has left the address");
   await shoot(page, "page-light");
+});
+
+test("its shards are on all five, and each square says where", async () => {
+  await until(page, "#kinds", /^counters64 shards on 5 nodes · 12 to 13 each · coordinator node-\d/);
+  await page.focus("#kinds canvas");
+  await page.keyboard.press("End");
+  await until(page, "#kinds .read", /^shard 63: node-\d$/);
+  // Nothing can be broken before every shard was at work.
+  await until(page, "#events", /5 nodes are up/);
 });
 
 test("a cut looks like two groups, and the smaller one is out, with the sentence why", async () => {

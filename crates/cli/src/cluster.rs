@@ -2,6 +2,7 @@
 
 mod protocol;
 mod remote;
+mod shards;
 mod status;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -42,6 +43,10 @@ enum Command {
     Down(Down),
     /// Have a node that hosts a singleton hand it over
     HandOver(HandOver),
+    /// Show where shards are: who coordinates, and how much each node has
+    ///
+    /// Every node is asked what it has; one that does not answer within two seconds is shown without it.
+    Shards(Shards),
     /// Have shards of a kind moved to where fewer are
     Rebalance(Rebalance),
 }
@@ -84,6 +89,14 @@ struct HandOver {
 }
 
 #[derive(clap::Args)]
+struct Shards {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    which: shards::Which,
+}
+
+#[derive(clap::Args)]
 struct Rebalance {
     #[command(flatten)]
     target: Target,
@@ -99,6 +112,11 @@ pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
         Command::HandOver(args) => {
             let changed = args.target.remote.hand_over(&args.singleton)?;
             output::print(&changed, args.target.json)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Shards(args) => {
+            let (kinds, said) = args.target.remote.shards()?;
+            output::print(&args.which.of(&kinds, &said)?, args.target.json)?;
             return Ok(ExitCode::SUCCESS);
         }
         Command::Rebalance(args) => {

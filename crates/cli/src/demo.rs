@@ -7,6 +7,7 @@ mod counter;
 mod history;
 mod keys;
 mod ledger;
+mod map;
 mod node;
 mod outage;
 mod page;
@@ -300,7 +301,7 @@ impl Play<'_> {
     async fn obey(&mut self, order: Order) -> Result<(), Failure> {
         let show = &mut self.show;
         if show.began.is_none() {
-            order.not_now("it has not begun yet: wait until the worker works");
+            order.not_now("it has not begun yet: wait until it says that all nodes are up");
         } else if order.action.misses(&show.named()) {
             order.not_now("nobody is that just now, whom it could be done to");
         } else {

@@ -107,6 +107,84 @@ fn the_page_of_the_demonstration_shows_what_its_buttons_do() {
     demo.end(SOON);
 }
 
+/// Counters on three nodes, as the page, one of the nodes and `tenure cluster shards` tell it.
+#[test]
+fn shards_are_shown_by_the_page_and_by_the_command() {
+    let dir = Dir::new("demo-shards");
+    let mut command = tenure();
+    command.args(["demo", "--json", "--nodes", "3", "--sharding", "--rate", "500"]);
+    let events = File::create(dir.join("events")).unwrap();
+    let command = command.args(["--page", "127.0.0.1:0"]).stdout(Stdio::null()).stderr(events);
+    let mut demo = Process::start(command);
+    let url = until("the page's address", SOON, || {
+        let lines = dir.lines("events");
+        let page = lines.iter().find_map(|line| line.strip_prefix("page: "))?.to_owned();
+        Some(page.split_once("/#token=")?.0.to_owned())
+    });
+    let shown = |url: &str, arguments: &[&str]| {
+        let output = tenure().args(["cluster", "shards", "--url", url]).args(arguments).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json = |url: &str, arguments: &[&str]| {
+        let text = shown(url, &[&["--json"], arguments].concat());
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+    // What the demonstration has put together, and what one of its nodes knows and has asked for.
+    let page = Page { url: url.clone(), token: String::new() };
+    let node = until("a node's own address", SOON, || {
+        let processes = &page.cluster()["demo"]["processes"];
+        let url = processes.as_array()?.iter().find(|it| it["number"] == 2)?["url"].as_str()?;
+        Some(url.trim_end_matches('/').to_owned())
+    });
+    let settled = |shown: &Value| {
+        let kind = &shown["kinds"][0];
+        let counts: Vec<_> = kind["nodes"].as_array().into_iter().flatten().collect();
+        let sum = |what: &str| counts.iter().map(|it| it[what].as_u64().unwrap_or(0)).sum::<u64>();
+        let even = counts.iter().all(|it| (21..=22).contains(&it["shards"].as_u64().unwrap_or(0)));
+        let whole = counts.len() == 3 && even && kind["nowhere"] == 0;
+        whole && (sum("shards"), sum("entities")) == (64, 300)
+    };
+    let kind = until("both to show 64 shards and all counters", SOON * 2, || {
+        let (all, one) = (json(&url, &[]), json(&node, &[]));
+        (settled(&all) && all == one).then_some(one)
+    });
+    let kind = &kind["kinds"][0];
+    assert_eq!((&kind["kind"], &kind["shards"]), (&"counters".into(), &64.into()), "{kind:#}");
+    assert!(kind["coordinator"].is_string() && kind["term"].is_string(), "{kind:#}");
+    assert!(kind.get("places").is_none() && kind["why_not"].is_null(), "{kind:#}");
+
+    // Each shard, with its token; and an entity in one of them.
+    let whole = json(&node, &["--kind", "counters"]);
+    let places = whole["kinds"][0]["places"].as_array().unwrap();
+    assert_eq!(places.len(), 64);
+    assert!(places.iter().all(|it| it["node"].is_string() && it["token"].is_string()), "{whole:#}");
+    let home = json(&node, &["--kind", "counters", "--entity", "counter-17"]);
+    let place = &places[home["shard"].as_u64().unwrap() as usize];
+    assert_eq!((&home["node"], &home["token"]), (&place["node"], &place["token"]));
+    let (host, token) = (home["node"].as_str().unwrap(), home["token"].as_str().unwrap());
+    let text = shown(&node, &["--kind", "counters", "--entity", "counter-17"]);
+    let shard = &home["shard"];
+    let sentence =
+        format!("counter-17 of counters is in shard {shard}, on {host}, with token {token}\n");
+    assert_eq!(text, sentence);
+    let text = shown(&node, &[]);
+    assert!(text.starts_with("counters: 64 shards, coordinated by 127."), "{text}");
+    assert!(text.contains("NODE") && text.contains("ENTITIES"), "{text}");
+
+    let refused = |arguments: &[&str]| {
+        let output = tenure().args(["cluster", "shards"]).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(refused(&["--url", &node, "--kind", "boats"]).contains("counters"));
+    assert!(refused(&["--url", &node, "--entity", "counter-17"]).contains("--kind"));
+    assert!(refused(&["--admin", "n0.sock"]).contains("--url"));
+    demo.signal(libc::SIGTERM);
+    demo.end(SOON);
+}
+
 struct Page {
     url: String,
     token: String,

@@ -145,6 +145,8 @@ pub struct Kind {
     pub count: usize,
     /// Who gives them away.
     pub coordinator: Option<String>,
+    /// Under which term; none if nobody's is known.
+    pub term: Option<String>,
     /// Who has some.
     pub nodes: Vec<String>,
     /// For each shard the index of its node in `nodes`, or -1.
@@ -157,6 +159,39 @@ pub struct Kind {
     pub waiting: usize,
     /// Why that node does not coordinate, and hosts nothing, if that is so.
     pub why_not: Option<String>,
+}
+
+/// What the regions of one kind say of themselves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Regions {
+    /// Which kind.
+    pub kind: String,
+    /// Each of them.
+    pub regions: Vec<Region>,
+}
+
+/// What one node has of a kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Region {
+    /// Which node.
+    pub node: String,
+    /// The shards that are there.
+    pub shards: Vec<HostedShard>,
+    /// How many entities are.
+    pub entities: usize,
+    /// How many messages wait there until their shard has a place.
+    pub waiting: usize,
+    /// Why it did not answer; then nothing else is known.
+    pub error: Option<String>,
+}
+
+/// A shard where it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HostedShard {
+    /// Which one.
+    pub shard: u32,
+    /// What its entities fence with.
+    pub token: String,
 }
 
 /// Something that happened.

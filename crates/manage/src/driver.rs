@@ -72,6 +72,8 @@ pub(crate) async fn read(body: Body, most: usize) -> Result<Bytes, String> {
     }
 }
 
+/// How long other nodes may take to say what they have.
+pub(crate) const ASKED: Duration = Duration::from_secs(2);
 const LATELY: Duration = Duration::from_secs(10);
 /// How long to wait for a request that was begun.
 const PATIENCE: Duration = Duration::from_secs(10);

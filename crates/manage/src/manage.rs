@@ -225,6 +225,11 @@ pub trait Managed: Send + Sync + 'static {
     /// Does what somebody asks for who may.
     fn change(&self, change: Change) -> Boxed<'_, Result<Changed, Refused>>;
 
+    /// Asks every node what it has of each kind of shards.
+    fn regions(&self) -> Boxed<'_, Vec<document::Regions>> {
+        Box::pin(async { Vec::new() })
+    }
+
     /// Whether it takes [`Change::Demo`], and nothing else.
     fn is_demo(&self) -> bool {
         false
@@ -239,6 +244,8 @@ pub(crate) trait Sharded: Send + Sync {
     fn kind(&self) -> &str;
     /// As far as this node knows.
     fn look(&self) -> document::Kind;
+    /// As every node says it.
+    fn regions(&self) -> Boxed<'static, document::Regions>;
     fn rebalance(&self) -> Result<(), NotCoordinator>;
 }
 
@@ -249,6 +256,13 @@ impl<M: Message> Sharded for Sharding<M> {
 
     fn look(&self) -> document::Kind {
         sight::shards(self.kind(), self.status())
+    }
+
+    fn regions(&self) -> Boxed<'static, document::Regions> {
+        let sharding = self.clone();
+        Box::pin(
+            async move { sight::regions(sharding.kind(), sharding.regions(driver::ASKED).await) },
+        )
     }
 
     fn rebalance(&self) -> Result<(), NotCoordinator> {

@@ -82,6 +82,14 @@ fn reading() -> Items {
             &[DENIED, &[("400", "after is no number"), ("503", "Too many listen")]],
         )
     }});
+    let regions = json!({"get": {
+        "summary": "What every node has of each kind of shards; it is asked, and may take two seconds",
+        "security": [{"bearer": []}],
+        "responses": with(
+            json!({"200": answer("What they say of themselves", "AllRegions")}),
+            &[DENIED, &[("503", "Too many ask already")]],
+        )
+    }});
     vec![
         (
             "/alive",
@@ -116,6 +124,7 @@ fn reading() -> Items {
         ("/api/leases", get("Who holds which lease, and for how long", "Leases")),
         ("/api/singletons", get("Where singletons run", "Singletons")),
         ("/api/shards", get("Where shards are", "Shards")),
+        ("/api/regions", regions),
         ("/api/events", events),
     ]
 }
@@ -288,10 +297,17 @@ fn schemas() -> Value {
         ]),
         "Shards": whole("kinds", "Kind"),
         "Kind": object(&[
-            ("kind", &text), ("count", &number), ("coordinator", &maybe), ("nodes", &texts),
-            ("map", &list(&json!({"type": "integer", "minimum": -1}))), ("hosted", &number),
+            ("kind", &text), ("count", &number), ("coordinator", &maybe), ("term", &maybe),
+            ("nodes", &texts), ("map", &list(&json!({"type": "integer", "minimum": -1}))), ("hosted", &number),
             ("entities", &number), ("waiting", &number), ("why_not", &maybe),
         ]),
+        "AllRegions": object(&[("time_ms", &number), ("kinds", &list(&reference("Regions")))]),
+        "Regions": object(&[("kind", &text), ("regions", &list(&reference("Region")))]),
+        "Region": object(&[
+            ("node", &text), ("shards", &list(&reference("HostedShard"))), ("entities", &number),
+            ("waiting", &number), ("error", &maybe),
+        ]),
+        "HostedShard": object(&[("shard", &number), ("token", &text)]),
     })
 }
 
@@ -382,6 +398,7 @@ mod tests {
             kind: text(),
             count: 0,
             coordinator: None,
+            term: None,
             nodes: vec![],
             map: vec![],
             hosted: 0,
@@ -390,6 +407,11 @@ mod tests {
             why_not: None,
         };
         same("Kind", to_value(&kind));
+        let regions = document::Regions { kind: text(), regions: vec![] };
+        same("Regions", to_value(&regions));
+        same("Region", to_value(document::Region::default()));
+        let hosted = document::HostedShard { shard: 0, token: text() };
+        same("HostedShard", to_value(&hosted));
         let changed = crate::Changed { change: text(), node: None, text: text() };
         same("Changed", to_value(&changed));
         same("Error", to_value(&document::Error { error: text() }));

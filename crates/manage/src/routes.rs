@@ -44,6 +44,7 @@ enum Endpoint {
     Leases,
     Singletons,
     Shards,
+    Regions,
     Events,
     Leave,
     Down,
@@ -73,6 +74,7 @@ pub const ROUTES: &[Route] = &[
     get("/api/leases", Endpoint::Leases),
     get("/api/singletons", Endpoint::Singletons),
     get("/api/shards", Endpoint::Shards),
+    get("/api/regions", Endpoint::Regions),
     get("/api/events", Endpoint::Events),
     post("/api/leave", Endpoint::Leave),
     post("/api/down", Endpoint::Down),
@@ -113,6 +115,7 @@ pub(crate) struct Shared {
     pub(crate) managed: Arc<dyn Managed>,
     pub(crate) metrics: Option<Recorder>,
     pub(crate) streams: Arc<tokio::sync::Semaphore>,
+    pub(crate) asking: Arc<tokio::sync::Semaphore>,
     pub(crate) looked: driver::Looked,
 }
 
@@ -199,6 +202,14 @@ async fn dispatch(endpoint: Endpoint, shared: &Shared, request: Request) -> Outc
         }
         Endpoint::Singletons => Ok(json_of(&shared.board.singletons_json(now.ms))),
         Endpoint::Shards => Ok(json_of(&shared.board.shards_json(now.ms))),
+        Endpoint::Regions => {
+            let Ok(_place) = shared.asking.try_acquire() else {
+                let why = "too many ask other nodes already; ask again in a moment".to_owned();
+                return Err((StatusCode::SERVICE_UNAVAILABLE, why));
+            };
+            let kinds = shared.managed.regions().await;
+            Ok(json_of(&json!({"time_ms": now.ms, "kinds": kinds})))
+        }
         Endpoint::Events => events(shared, &request),
         Endpoint::Leave => {
             let Leave { node } = body(request).await?;

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use tenure_cluster::messaging::AskError;
 use tenure_cluster::{Address, Decided, Event, Node, NotReady, Status, View};
 use tenure_lease::record::Expiry;
-use tenure_lease::{Moment, Owner, Record};
+use tenure_lease::{Moment, Owner, Record, Token};
+use tenure_sharding::{RegionStats, Shard};
 
 use crate::board::Note;
 use crate::document::{self, Cut, Decision, Downing, EntryKind};
@@ -225,10 +227,12 @@ pub(crate) fn shards(kind: &str, status: tenure_sharding::Status) -> document::K
             *place = index;
         }
     }
+    let (coordinator, term) = status.coordinator.unzip();
     document::Kind {
         kind: kind.into(),
         count: map.len(),
-        coordinator: status.coordinator.map(|(node, _)| node.to_string()),
+        coordinator: coordinator.map(|node| node.to_string()),
+        term: term.map(|term| term.to_string()),
         nodes: nodes.into_iter().map(Node::to_string).collect(),
         map,
         hosted: status.hosted.len(),
@@ -236,6 +240,31 @@ pub(crate) fn shards(kind: &str, status: tenure_sharding::Status) -> document::K
         waiting: status.waiting,
         why_not: status.why_not,
     }
+}
+
+/// What regions answered.
+pub(crate) fn regions(
+    kind: &str,
+    answers: Vec<(Node, Result<RegionStats, AskError>)>,
+) -> document::Regions {
+    let region = |(node, answer): (Node, Result<RegionStats, AskError>)| {
+        let (stats, error) = match answer {
+            Ok(stats) => (stats, None),
+            Err(error) => (RegionStats::default(), Some(error.to_string())),
+        };
+        let hosted = |(shard, token): (Shard, Token)| document::HostedShard {
+            shard: shard.0,
+            token: token.to_string(),
+        };
+        document::Region {
+            node: node.to_string(),
+            shards: stats.shards.into_iter().map(hosted).collect(),
+            entities: stats.entities,
+            waiting: stats.waiting,
+            error,
+        }
+    };
+    document::Regions { kind: kind.into(), regions: answers.into_iter().map(region).collect() }
 }
 
 /// The member with this address, or with this address and incarnation.

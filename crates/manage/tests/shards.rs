@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use kit::{READ, WRITE, eventually, manage, nodes, post, until};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tenure_cluster::Cluster;
 use tenure_cluster::messaging::{Ask, Received};
 use tenure_manage::Recorder;
 use tenure_sharding::{BoxError, Entity, Hosted, Sharding, Shardings as _};
@@ -49,6 +51,12 @@ fn series(recorder: &Recorder) -> usize {
     text.lines().filter(|line| ours.iter().any(|it| line.starts_with(it))).count()
 }
 
+fn sorted(clusters: &[Cluster]) -> Vec<Cluster> {
+    let mut clusters = clusters.to_vec();
+    clusters.sort_by_key(Cluster::me);
+    clusters
+}
+
 #[tokio::test]
 async fn entities_are_seen_and_counted_and_never_named() {
     let recorder = Recorder::install().unwrap();
@@ -72,6 +80,8 @@ async fn entities_are_seen_and_counted_and_never_named() {
         assert_eq!((&kind["kind"], &kind["count"]), (&"cart".into(), &8.into()), "{shown}");
         assert_eq!(kind["coordinator"], clusters[0].me().to_string(), "{shown}");
         assert_eq!(kind["hosted"], 4, "{shown}");
+        let (_, term) = carts[0].status().coordinator.unwrap();
+        assert_eq!(kind["term"], term.to_string(), "{shown}");
     }
     // Moved shards forget their entities until they are touched.
     touch(&carts[0], 0..20).await;
@@ -80,6 +90,32 @@ async fn entities_are_seen_and_counted_and_never_named() {
         carts.iter().map(entities).sum()
     };
     assert_eq!(sum, 20);
+    // Either node says what both have.
+    for running in &running {
+        let shown = eventually("all entities", running, "/api/regions", |shown| {
+            let regions = shown["kinds"][0]["regions"].as_array().unwrap();
+            regions.iter().map(|it| it["entities"].as_u64().unwrap()).sum::<u64>() == 20
+        })
+        .await;
+        let kind = &shown["kinds"][0];
+        assert_eq!(kind["kind"], "cart", "{shown}");
+        for (region, cluster) in kind["regions"].as_array().unwrap().iter().zip(&sorted(&clusters))
+        {
+            let carts = &carts[clusters.iter().position(|it| it.me() == cluster.me()).unwrap()];
+            let hosted = carts.status().hosted;
+            let hosted: Vec<_> = hosted
+                .iter()
+                .map(|(shard, token)| json!({"shard": shard.0, "token": token.to_string()}))
+                .collect();
+            assert_eq!(region["node"], cluster.me().to_string(), "{shown}");
+            assert_eq!(region["shards"], json!(hosted), "{shown}");
+            assert_eq!(
+                (&region["waiting"], &region["error"]),
+                (&0.into(), &json!(null)),
+                "{shown}"
+            );
+        }
+    }
 
     // Both nodes tell one recorder here, each of its own: the gauge is of whichever spoke last.
     until("entities are told", || value(&recorder, "tenure_sharding_entities") > Some(0.0)).await;

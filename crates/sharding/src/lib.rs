@@ -60,6 +60,8 @@ pub use host::{Host, Shard};
 pub use id::shard_of;
 pub use message::Message;
 pub use region::Region;
+#[cfg(feature = "postgres")]
+pub use remember::PostgresRemember;
 #[cfg(feature = "sqlite")]
 pub use remember::SqliteRemember;
 pub use remember::{Place, Remember, RememberError, Remembering};

@@ -7,8 +7,12 @@ use tenure_lease::Token;
 
 use crate::{BoxError, Shard};
 
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresRemember;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteRemember;
 
@@ -42,6 +46,12 @@ pub struct Place<'a> {
     pub shard: Shard,
     /// Its token.
     pub token: Token,
+}
+
+/// What the fence of a shard's rows is called.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn resource(Place { kind, shard, .. }: Place<'_>) -> String {
+    format!("sharding/{kind}/{shard}")
 }
 
 /// Why something was not remembered.

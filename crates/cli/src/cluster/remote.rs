@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tenure_manage::Token;
 use tenure_manage::client::{Client, ClientError};
-use tenure_manage::document;
+use tenure_manage::document::{self, Kind, Regions};
 
 use super::{Answer, Change, Changed, Request, Status};
 use crate::exit::{self, Failure};
@@ -55,6 +55,13 @@ impl Remote {
         understood(self.post("/api/rebalance", &json!({"kind": kind}))?)
     }
 
+    /// What the node knows of shards, and what all nodes say that they have.
+    pub(super) fn shards(&self) -> Result<(Vec<Kind>, Vec<Regions>), Failure> {
+        let (known, said): (Kinds<Kind>, Kinds<Regions>) =
+            (understood(self.get("/api/shards")?)?, understood(self.get("/api/regions")?)?);
+        Ok((known.kinds, said.kinds))
+    }
+
     fn get(&self, path: &str) -> Result<Value, Failure> {
         self.run(async |client| client.get(path).await)
     }
@@ -89,6 +96,11 @@ impl Remote {
             .map_err(|error| Failure::system("cannot start", &error))?;
         runtime.block_on(ask(client)).map_err(failure)
     }
+}
+
+#[derive(Deserialize)]
+struct Kinds<K> {
+    kinds: Vec<K>,
 }
 
 /// What is under way, as the node says it.

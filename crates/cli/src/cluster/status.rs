@@ -173,9 +173,12 @@ impl MemberStatus {
     }
 }
 
-fn table(f: &mut fmt::Formatter<'_>, rows: &[[String; 6]]) -> fmt::Result {
+pub(super) fn table<const N: usize>(
+    f: &mut fmt::Formatter<'_>,
+    rows: &[[String; N]],
+) -> fmt::Result {
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..6).map(width).collect();
+    let widths: Vec<usize> = (0..N).map(width).collect();
     for row in rows {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
         let line = cells.collect::<Vec<_>>().join("  ");
@@ -184,7 +187,7 @@ fn table(f: &mut fmt::Formatter<'_>, rows: &[[String; 6]]) -> fmt::Result {
     Ok(())
 }
 
-fn address(node: &str) -> &str {
+pub(super) fn address(node: &str) -> &str {
     node.split_once('#').map_or(node, |(address, _)| address)
 }
 

@@ -64,15 +64,22 @@ fn key(id: &str) -> u32 {
     id.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(u32::MAX)
 }
 
-/// Tells how many shards are here, and whether this node coordinates, whenever that changes.
+/// Tells what is here, and whether this node coordinates, whenever that changes.
 pub(super) async fn tell(counters: Sharding<Write>) {
     let mut last = None;
     let mut coordinates: Option<(u64, u64)> = None;
     loop {
         let status = counters.status();
-        let seen = (status.hosted.len(), status.coordinates);
-        if last.replace(seen) != Some(seen) {
-            say(&Report::Shards { hosted: seen.0, coordinates: seen.1 });
+        let term = status.coordinator.as_ref().map_or(0, |(_, term)| *term);
+        let report = Report::Shards {
+            hosted: status.hosted,
+            entities: status.entities,
+            waiting: status.waiting,
+            coordinates: status.coordinates.then_some(term),
+        };
+        if last.as_ref() != Some(&report) {
+            say(&report);
+            last = Some(report);
         }
         match (status.coordinates, &mut coordinates) {
             (true, Some((_, to))) => *to = now(),

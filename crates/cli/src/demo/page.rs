@@ -2,14 +2,16 @@
 #![allow(clippy::disallowed_methods, reason = "a demonstration runs in real time")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 use tenure_cluster::Status;
 use tenure_lease::{Moment, Nonce, Store};
 use tenure_manage::board::{Board, Note};
-use tenure_manage::document::{Cluster, Cut, Decision, Downing, EntryKind, Node, Singleton};
+use tenure_manage::document::{
+    Cluster, Cut, Decision, Downing, EntryKind, Node, Regions, Singleton,
+};
 use tenure_manage::sight::LeaseSight;
 use tenure_manage::{Change, Changed, Managed, Refused, Running, Settings, Token};
 use tokio::sync::{mpsc, oneshot};
@@ -19,7 +21,7 @@ use super::script::Action;
 use super::show::{Event, Kind, Show};
 use super::stage::State;
 use super::wire::Seen;
-use super::{ARBITRATION, CLUSTER, FORMATION, LEASE, LEDGER, WORKER, name};
+use super::{ARBITRATION, CLUSTER, FORMATION, LEASE, LEDGER, WORKER, map, name};
 use crate::exit::{self, Failure};
 
 /// The page, while it is served.
@@ -31,6 +33,8 @@ pub(super) struct Page {
     /// Each process's status as it was last shown, and since when.
     known: BTreeMap<usize, (String, u64)>,
     last: Option<Decision>,
+    /// What the processes say of their shards.
+    said: Arc<Mutex<Vec<Regions>>>,
     /// Whom, by number, a decision was about, what it called itself then, and why.
     why: BTreeMap<usize, (String, String)>,
 }
@@ -69,13 +73,14 @@ impl Page {
             ..Settings::default()
         };
         let (board, (sender, orders)) = (Arc::new(Board::default()), mpsc::channel(ORDERS));
-        let controls = Arc::new(Controls { nodes, orders: sender });
+        let said = Arc::<Mutex<Vec<Regions>>>::default();
+        let controls = Arc::new(Controls { nodes, orders: sender, said: said.clone() });
         let running = tenure_manage::serve(settings, board.clone(), controls, None)
             .await
             .map_err(|error| failed(&error))?;
         tokio::spawn(look_at_leases(store, ttl, board.clone()));
         let (known, why) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { board, running, token, orders, known, last: None, why })
+        Ok(Self { board, running, token, orders, known, last: None, said, why })
     }
 
     /// Where to look, with what it takes to press.
@@ -132,6 +137,12 @@ impl Page {
         let cluster = self.cluster(show, now_ms);
         self.board.set_cluster(cluster);
         self.board.set_singletons(vec![singleton(show, now, now_ms)]);
+        if let Some(places) = &show.places {
+            let name = |number| node(show, number);
+            self.board.set_shards(vec![map::shards(places, name)]);
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            *said = vec![map::regions(places, name)];
+        }
     }
 
     fn cluster(&mut self, show: &Show, now_ms: u64) -> Cluster {
@@ -292,6 +303,7 @@ fn node(show: &Show, number: usize) -> String {
 struct Controls {
     nodes: usize,
     orders: mpsc::Sender<Order>,
+    said: Arc<Mutex<Vec<Regions>>>,
 }
 
 impl Managed for Controls {
@@ -312,6 +324,11 @@ impl Managed for Controls {
             self.orders.send(order).await.map_err(|_| over())?;
             answered.await.map_err(|_| over())?
         })
+    }
+
+    fn regions(&self) -> tenure_manage::Boxed<'_, Vec<Regions>> {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Box::pin(async { said })
     }
 
     fn is_demo(&self) -> bool {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tenure_lease::{Moment, Settings, Token};
-use tenure_sharding::shard_of;
+use tenure_sharding::{Shard, shard_of};
 
 use super::book::Audit;
 use super::counter::{KEYS, SHARDS, id};
@@ -29,11 +29,20 @@ pub(super) struct Places {
     pub(super) acknowledged: u64,
     pub(super) finished: bool,
     each: Vec<u64>,
-    /// How many shards each node hosts, and whether it coordinates.
-    pub(super) nodes: BTreeMap<usize, (usize, bool)>,
+    /// What each node has.
+    pub(super) nodes: BTreeMap<usize, Share>,
     /// How often each process has asked the store so far, and all of them in each second.
     asked: BTreeMap<usize, u64>,
     asked_in: BTreeMap<u64, u64>,
+}
+
+/// What a node has.
+pub(super) struct Share {
+    pub(super) hosted: Vec<(Shard, Token)>,
+    pub(super) entities: usize,
+    pub(super) waiting: usize,
+    /// The term, if it coordinates.
+    pub(super) coordinates: Option<u64>,
 }
 
 /// Writes to a shard waited.
@@ -85,8 +94,8 @@ impl Places {
                 }
             }
             Report::WriteRefused => self.refused += 1,
-            Report::Shards { hosted, coordinates } => {
-                self.nodes.insert(from, (hosted, coordinates));
+            Report::Shards { hosted, entities, waiting, coordinates } => {
+                self.nodes.insert(from, Share { hosted, entities, waiting, coordinates });
             }
             Report::Writes { sent, acknowledged, finished } => {
                 (self.sent, self.acknowledged, self.finished) = (sent, acknowledged, finished);
@@ -122,7 +131,7 @@ impl Places {
 
     /// Whether every shard was seen at work, and each of so many nodes has its share.
     pub(super) fn are_settled(&self, nodes: usize) -> bool {
-        let hosted = || self.nodes.values().map(|(hosted, _)| *hosted);
+        let hosted = || self.nodes.values().map(|share| share.hosted.len());
         let even = hosted().max() <= hosted().min().map(|least| least + 1);
         self.last.len() == SHARDS as usize
             && self.nodes.len() == nodes
@@ -130,9 +139,10 @@ impl Places {
             && even
     }
 
-    /// The node that coordinates, as far as is known.
+    /// The node that coordinates, as far as is known: one that stands still may believe that it does.
     pub(super) fn coordinator(&self) -> Option<usize> {
-        self.nodes.iter().find(|(_, (_, coordinates))| *coordinates).map(|(node, _)| *node)
+        let says = self.nodes.iter().filter(|(_, share)| share.coordinates.is_some());
+        says.max_by_key(|(_, share)| share.coordinates).map(|(node, _)| *node)
     }
 
     /// How often a shard began anew, on another node or on the same.

@@ -178,8 +178,10 @@ fn row(show: &Show, number: usize, now: Moment) -> String {
     }
     let shards =
         show.places.as_ref().map_or(String::new(), |places| match places.nodes.get(&number) {
-            Some((hosted, true)) => format!("{hosted:>3} {CYAN}says{PLAIN}  "),
-            Some((hosted, false)) => format!("{hosted:>3}       "),
+            Some(share) => {
+                let says = share.coordinates.map_or("    ", |_| "says");
+                format!("{:>3} {CYAN}{says}{PLAIN}  ", share.hosted.len())
+            }
             None => format!("{:9}", ""),
         });
     let mark = if show.chosen == Target::Node(number) { '›' } else { ' ' };

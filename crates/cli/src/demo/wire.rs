@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use tenure_cluster::{Address, Status};
 use tenure_lease::{Moment, Token};
+use tenure_sharding::Shard;
 
 /// What a process is told to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -49,8 +50,13 @@ pub(super) enum Report {
     Ended { key: u32, token: Token, at: u64 },
     /// The fence of a shard refused a write.
     WriteRefused,
-    /// How many shards are here, and whether this node coordinates.
-    Shards { hosted: usize, coordinates: bool },
+    /// What is here of shards, and of counters in them; and the term, if this node coordinates.
+    Shards {
+        hosted: Vec<(Shard, Token)>,
+        entities: usize,
+        waiting: usize,
+        coordinates: Option<u64>,
+    },
     /// This node coordinated at both of these moments, and does not any more.
     Coordinated { from: u64, to: u64 },
     /// How far the client's writes are; in the end, that they are done.

@@ -40,6 +40,7 @@ pub(crate) async fn listen(
         managed,
         metrics,
         streams: Arc::new(Semaphore::new(STREAMS)),
+        asking: Arc::new(Semaphore::new(ASKING)),
         looked,
     };
     let tls = config.is_some();
@@ -130,6 +131,8 @@ impl Door {
 const CONNECTIONS: usize = 256;
 /// How many of them may listen to events.
 const STREAMS: usize = 64;
+/// How many may have other nodes asked at the same time.
+const ASKING: usize = 4;
 const HEADERS_MAX: usize = 16 << 10;
 const AFTER_ERROR: Duration = Duration::from_millis(200);
 const RENEW: Duration = Duration::from_secs(60);

@@ -6,11 +6,12 @@ use std::time::Duration;
 use tenure_cluster::{Cluster, Events, Views};
 use tenure_lease::{Lease, LeaseEvent, Loss};
 use tenure_singleton::{Did, Happenings};
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::{Looked, Stop, now};
 use crate::board::{Board, Note};
-use crate::document::EntryKind;
+use crate::document::{self, EntryKind};
 use crate::manage::{Boxed, Change, Changed, Manage, Managed, Refused, Sharded, Watched};
 use crate::sight::{ClusterSight, LeaseSight, find};
 
@@ -216,6 +217,16 @@ impl Managed for Node {
 
     fn change(&self, change: Change) -> Boxed<'_, Result<Changed, Refused>> {
         Box::pin(self.carry_out(change))
+    }
+
+    fn regions(&self) -> Boxed<'_, Vec<document::Regions>> {
+        // All at once: a node that does not answer is waited for once.
+        let asked: JoinSet<_> = self.shards.iter().map(|kind| kind.regions()).collect();
+        Box::pin(async {
+            let mut kinds = asked.join_all().await;
+            kinds.sort_by(|one, other| one.kind.cmp(&other.kind));
+            kinds
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 
 use tenure_lease::fence::{FenceError, SqliteFence};
 
-use super::{Place, Remember, RememberError, Remembering};
+use super::{Place, Remember, RememberError, Remembering, resource};
 
 /// Remembers entities in a SQLite database: for nodes that share one machine, or one file.
 ///
@@ -89,10 +89,6 @@ impl Remember for SqliteRemember {
     }
 }
 
-fn resource(Place { kind, shard, .. }: Place<'_>) -> String {
-    format!("sharding/{kind}/{shard}")
-}
-
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS tenure_entities (
     kind TEXT NOT NULL, shard INTEGER NOT NULL, id TEXT NOT NULL,
     PRIMARY KEY (kind, shard, id)) WITHOUT ROWID";
@@ -101,31 +97,3 @@ const INSERT: &str = "INSERT OR IGNORE INTO tenure_entities VALUES (?1, ?2, ?3)"
 const DELETE: &str = "DELETE FROM tenure_entities WHERE kind = ?1 AND shard = ?2 AND id = ?3";
 /// How long another process may be at it.
 const BUSY: Duration = Duration::from_secs(5);
-
-#[cfg(test)]
-mod tests {
-    use tenure_lease::Token;
-
-    use super::*;
-    use crate::Shard;
-
-    #[tokio::test]
-    async fn what_is_remembered_is_fenced() {
-        let path = std::env::temp_dir().join(format!("tenure-remember-{}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        let remember = SqliteRemember::open(&path).unwrap();
-        let at =
-            |term, shard| Place { kind: "cart", shard: Shard(shard), token: Token::new(term, 1) };
-        assert!(remember.load(at(1, 0)).await.unwrap().is_empty());
-        let both = vec!["a".to_owned(), "b".to_owned()];
-        remember.change(at(1, 0), both.clone(), Vec::new()).await.unwrap();
-        assert_eq!(remember.load(at(2, 0)).await.unwrap(), both);
-        let late = remember.change(at(1, 0), vec!["c".into()], Vec::new()).await.unwrap_err();
-        assert!(matches!(late, RememberError::Refused { .. }), "{late}");
-        assert!(remember.load(at(1, 0)).await.is_err());
-        remember.change(at(2, 0), Vec::new(), vec!["a".into()]).await.unwrap();
-        assert_eq!(remember.load(at(3, 0)).await.unwrap(), ["b"]);
-        assert!(remember.load(at(1, 1)).await.unwrap().is_empty(), "shards are apart");
-        std::fs::remove_file(&path).unwrap();
-    }
-}

@@ -32,6 +32,7 @@
 //! commit (synchronous replication). An asynchronous standby that is promoted may have missed the
 //! last writes: then only a [fence](PostgresFence) refuses a stale holder.
 
+mod clients;
 mod fence;
 mod listen;
 mod pool;
@@ -52,6 +53,7 @@ pub use tokio_postgres;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+pub use clients::{PostgresClient, PostgresClients};
 pub use fence::{PostgresFence, PostgresFenceError};
 use listen::Listener;
 use pool::{Failure, Parameters, Pool};
@@ -71,7 +73,7 @@ impl PostgresStore {
     pub fn new(url: &str) -> Result<Self, OpenError> {
         let settings = Settings::parse(url)?;
         Ok(Self {
-            statements: Statements::new(&settings.schema),
+            statements: Statements::new(settings.schema.as_deref().unwrap_or("public")),
             pool: Pool::new(settings.target, settings.connections),
             listener: settings.listen.map(Listener::new),
         })

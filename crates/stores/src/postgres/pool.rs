@@ -73,6 +73,16 @@ impl Pool {
         Self { shared: Arc::new(Shared { target, idle: Mutex::default(), permits }) }
     }
 
+    /// A connection for a while.
+    pub(super) async fn take(&self) -> Result<Busy, StoreError> {
+        self.shared.take().await
+    }
+
+    /// Where it is, for people.
+    pub(super) fn place(&self) -> String {
+        self.shared.target.place()
+    }
+
     /// Puts one statement, which commits by itself, in one round trip.
     pub(super) async fn query(
         &self,
@@ -97,7 +107,7 @@ impl Pool {
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.shared.target.place())
+        f.write_str(&self.place())
     }
 }
 
@@ -162,8 +172,8 @@ impl Shared {
     }
 }
 
-/// A connection with a statement under way.
-struct Busy {
+/// A connection with something under way.
+pub(super) struct Busy {
     shared: Arc<Shared>,
     /// Gone once it was answered.
     connected: Option<Connected>,
@@ -172,13 +182,17 @@ struct Busy {
 }
 
 impl Busy {
-    fn client(&self) -> &Client {
+    pub(super) fn client(&self) -> &Client {
         // Only `answered` and `drop` take it, and both consume us.
         &self.connected.as_ref().expect("it is answered once").client
     }
 
-    /// The statement is over; if the connection is `sound`, the next one may have it.
-    fn answered(mut self, sound: bool) {
+    pub(super) fn client_mut(&mut self) -> &mut Client {
+        &mut self.connected.as_mut().expect("it is answered once").client
+    }
+
+    /// What was under way is over; if the connection is `sound`, the next one may have it.
+    pub(super) fn answered(mut self, sound: bool) {
         if let Some(mut connected) = self.connected.take()
             && sound
         {
@@ -261,7 +275,7 @@ fn check(target: &Target, row: &Row) -> Result<(), StoreError> {
             StoreErrorKind::Unsuitable,
             format!(
                 "postgres at {place} has synchronous_commit off: a crash would make it forget \
-                 leases that it has granted; ALTER ROLE … SET synchronous_commit = on"
+                 what it has granted or fenced off; ALTER ROLE … SET synchronous_commit = on"
             ),
         ));
     }

@@ -9,11 +9,9 @@ use tokio_postgres::error::SqlState;
 /// What a failed statement or connection means. The server's words contain no password, and ours
 /// are not asked.
 pub(super) fn store_error(place: &str, error: &Error) -> StoreError {
-    let Some(answer) = error.as_db_error() else {
-        let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-        return StoreError::unavailable(format!("postgres at {place}: {error}{cause}"));
+    let Some(code) = error.code() else {
+        return StoreError::unavailable(said(place, error));
     };
-    let code = answer.code();
     let kind = kind(code);
     let advice = match kind {
         StoreErrorKind::Denied if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
@@ -23,12 +21,26 @@ pub(super) fn store_error(place: &str, error: &Error) -> StoreError {
         StoreErrorKind::Unsuitable if *code == SqlState::INVALID_SCHEMA_NAME => {
             "; create it, or name another with schema=NAME"
         }
+        _ if said(place, error).contains("startup parameter: options") => {
+            "; a pooler takes no options, and no schema for a fence: leave it out of the URL, and \
+             ALTER ROLE … SET search_path instead"
+        }
         _ => "",
     };
-    StoreError::new(
-        kind,
-        format!("postgres at {place}: {} ({}){advice}", answer.message(), code.code()),
-    )
+    StoreError::new(kind, format!("{}{advice}", said(place, error)))
+}
+
+/// The same in a sentence, without advice.
+pub(super) fn said(place: &str, error: &Error) -> String {
+    match error.as_db_error() {
+        Some(answer) => {
+            format!("postgres at {place}: {} ({})", answer.message(), answer.code().code())
+        }
+        None => {
+            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            format!("postgres at {place}: {error}{cause}")
+        }
+    }
 }
 
 fn kind(code: &SqlState) -> StoreErrorKind {

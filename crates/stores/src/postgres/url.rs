@@ -23,7 +23,8 @@ pub(super) struct Settings {
     pub(super) target: Target,
     /// Where to listen for wake-ups; `None`: nowhere.
     pub(super) listen: Option<Target>,
-    pub(super) schema: String,
+    /// Where the tables are, if it says so.
+    pub(super) schema: Option<String>,
     /// How many connections at most.
     pub(super) connections: usize,
 }
@@ -33,8 +34,8 @@ impl Settings {
     pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
         let (url, own) = split(url)?;
         let value = |name: &str| own.iter().find(|(key, _)| key == name).map(|(_, value)| value);
-        let schema = value("schema").map_or("public", String::as_str);
-        if !is_identifier(schema) {
+        let schema = value("schema").cloned();
+        if schema.as_ref().is_some_and(|schema| !is_identifier(schema)) {
             return Err(wrong("schema must be a plain name of at most 63 characters"));
         }
         let connections = match value("connections") {
@@ -74,7 +75,7 @@ impl Settings {
             }
             Some(host) => Some(target.at(host)?),
         };
-        Ok(Self { target, listen, schema: schema.to_owned(), connections })
+        Ok(Self { target, listen, schema, connections })
     }
 }
 
@@ -139,6 +140,15 @@ impl Target {
             target.config.dbname(database);
         }
         Ok(target)
+    }
+
+    /// The same, with this schema as its search path: from the start, so that a pooler that shares
+    /// connections refuses it instead of passing it on to somebody else.
+    pub(super) fn within(mut self, schema: &str) -> Self {
+        let options = self.config.get_options().unwrap_or_default();
+        let options = format!("{options} -c search_path=\"{schema}\"");
+        self.config.options(options.trim_start());
+        self
     }
 
     /// Where it is, for people.
