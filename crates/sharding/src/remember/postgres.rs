@@ -125,7 +125,7 @@ impl Work {
                 let place = [(kind as _, Type::TEXT), (shard as _, Type::INT8)];
                 for row in work.query_typed(SELECT, &place).await? {
                     // What is no text was written by somebody else.
-                    ids.extend(String::from_utf8(row.get(0)));
+                    ids.extend(String::from_utf8(row.try_get(0)?));
                 }
             }
             What::Change(added, removed) => {
