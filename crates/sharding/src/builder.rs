@@ -78,7 +78,7 @@ impl Builder {
 
     /// Shards live and die with this session of the process, which is kept in the same store as the
     /// lease: then a shard is never active twice. Give one on every node that hosts. When the node
-    /// leaves the cluster, the session is given up and contended for anew.
+    /// leaves the cluster, the session is given up, and contended for anew if it comes back.
     pub fn session(mut self, session: &KeptSession) -> Self {
         self.guards.session = Some(session.clone());
         self

@@ -73,13 +73,16 @@ impl Shop {
         }
     }
 
-    /// Waits until all run, and every node has its share.
+    /// Waits until all run, every node has its share, and all agree on who is a member: who has not
+    /// heard of a newcomer would count the sides of a split differently.
     fn settle(&mut self) {
         self.until("all to run, spread", |shop| {
             let running = shop.log.running();
             let on = |name: &str| running.values().filter(|it| **it == name).count();
             let fair = WORKERS as usize / NODES - 1;
-            running.len() == WORKERS as usize && shop.nodes.iter().all(|it| on(&it.name) >= fair)
+            let settled =
+                |it: &Process| on(&it.name) >= fair && shop.log.members(&it.name) == NODES;
+            running.len() == WORKERS as usize && shop.nodes.iter().all(settled)
         });
         self.log.check(&self.stopped);
     }

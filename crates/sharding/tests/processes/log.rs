@@ -14,7 +14,8 @@ pub(crate) struct Log {
     rest: Vec<u8>,
     /// By the number of the worker and its token.
     runs: BTreeMap<(u32, Token), Run>,
-    coordinates: BTreeMap<String, bool>,
+    /// Whether a process coordinates, and how many members it sees.
+    sees: BTreeMap<String, (bool, usize)>,
 }
 
 /// One worker in one place.
@@ -43,8 +44,8 @@ pub(crate) struct Moves {
 impl Log {
     pub(crate) fn new(path: &Path) -> Self {
         File::create(path).unwrap();
-        let (runs, coordinates) = (BTreeMap::new(), BTreeMap::new());
-        Self { file: File::open(path).unwrap(), rest: Vec::new(), runs, coordinates }
+        let (runs, sees) = (BTreeMap::new(), BTreeMap::new());
+        Self { file: File::open(path).unwrap(), rest: Vec::new(), runs, sees }
     }
 
     pub(crate) fn read(&mut self) {
@@ -53,8 +54,9 @@ impl Log {
         let lines: Vec<u8> = self.rest.drain(..whole).collect();
         for line in std::str::from_utf8(&lines).unwrap().lines() {
             match line.split(' ').collect::<Vec<_>>()[..] {
-                ["coordinates", process, now] => {
-                    self.coordinates.insert(process.to_owned(), now == "true");
+                ["sees", process, coordinates, members] => {
+                    let sees = (coordinates == "true", members.parse().unwrap());
+                    self.sees.insert(process.to_owned(), sees);
                 }
                 [what, process, number, term, step, at] => {
                     let token = Token::new(term.parse().unwrap(), step.parse().unwrap());
@@ -87,7 +89,12 @@ impl Log {
     }
 
     pub(crate) fn coordinates(&self, process: &str) -> bool {
-        self.coordinates.get(process) == Some(&true)
+        self.sees.get(process).is_some_and(|(coordinates, _)| *coordinates)
+    }
+
+    /// How many members a process sees, if all of them are up and know of each other.
+    pub(crate) fn members(&self, process: &str) -> usize {
+        self.sees.get(process).map_or(0, |(_, members)| *members)
     }
 
     /// Who runs which one now: it has worked a moment ago.

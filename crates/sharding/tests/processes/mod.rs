@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tenure_cluster::downing::{LeaseMajority, Strategy};
 use tenure_cluster::transport::Switch;
-use tenure_cluster::{Address, Cluster};
+use tenure_cluster::{Address, Cluster, Member, Node, Status as MemberStatus};
 use tenure_lease::{Moment, Store, Token};
 use tenure_sharding::{BoxError, Daemon, Daemons, Hosted, Settings, Setup, Shardings as _};
 use tokio::sync::mpsc;
@@ -77,7 +77,7 @@ pub(crate) async fn child() {
     let log = OpenOptions::new().append(true).open(place.join("log")).unwrap();
     let log = Arc::new(log);
     let workers = host(&cluster, &store, &process, &log);
-    let mut coordinates = false;
+    let mut said = None;
     loop {
         tokio::select! {
             order = orders.recv() => match order.as_deref().map(str::trim) {
@@ -87,10 +87,11 @@ pub(crate) async fn child() {
             },
             _ = cluster.ended() => break,
             () = sleep(LOOK) => {
-                let now = workers.status().coordinates;
-                if std::mem::replace(&mut coordinates, now) != now {
-                    let line = format!("coordinates {process} {now}\n");
+                let sees = Some((workers.status().coordinates, agreed(&cluster)));
+                if said != sees && let Some((coordinates, members)) = sees {
+                    let line = format!("sees {process} {coordinates} {members}\n");
                     (&*log).write_all(line.as_bytes()).unwrap();
+                    said = sees;
                 }
             }
         }
@@ -101,6 +102,16 @@ pub(crate) async fn child() {
         }
     };
     let _ = timeout(LONG, ended).await;
+}
+
+/// How many members there are, if all of them are up and have seen that; else none.
+fn agreed(cluster: &Cluster) -> usize {
+    let (view, known_by) = cluster.seen();
+    let agrees = |(node, member): (&Node, &Member)| {
+        member.status == MemberStatus::Up && known_by.contains(node)
+    };
+    let all = view.members().all(agrees) && view.observations().next().is_none();
+    if all { view.members().count() } else { 0 }
 }
 
 fn orders() -> mpsc::UnboundedReceiver<String> {
