@@ -51,7 +51,7 @@ impl Builder {
         make: impl Fn(u32) -> D + Send + Sync + 'static,
     ) -> Result<Daemons, StartError> {
         let make = move |id: &str| Running(make(id.parse().unwrap_or_default()));
-        let sharding = self.shards(count).remember_entities(Numbered).start(make)?;
+        let sharding = self.shards(count).remember_here(Numbered).start(make)?;
         Ok(Daemons { sharding })
     }
 }
