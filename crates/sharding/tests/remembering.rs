@@ -67,6 +67,7 @@ impl Database {
             self.0.calls.fetch_add(1, SeqCst);
             let mut mood = self.0.mood.subscribe();
             let mood = mood.wait_for(|mood| mood[index] != Hangs).await.unwrap()[index];
+            assert!(mood != Panics, "as it was told");
             let mut shards = self.0.shards.lock().unwrap();
             let (fence, ids) = shards.entry(shard).or_default();
             if mood == Refuses || token < *fence {
@@ -75,7 +76,6 @@ impl Database {
             if mood == Fails {
                 return Err(RememberError::Failed("as it was told".into()));
             }
-            assert!(mood != Panics, "as it was told");
             *fence = token;
             Ok(work(ids))
         })
