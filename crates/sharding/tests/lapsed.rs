@@ -39,7 +39,7 @@ impl Entity for Slow {
         self.note(received.message, hosted);
         if received.message == 1 {
             // The next one comes, and waits.
-            sleep(Duration::from_millis(200)).await;
+            sleep(Duration::from_millis(37)).await;
             // Nothing of this process goes on, as if it was stopped.
             std::thread::sleep(TTL + Duration::from_secs(1));
             if self.fails {
