@@ -5,7 +5,7 @@ mod kit;
 
 use std::time::Duration;
 
-use kit::{LONG, Message, SHARDS, Where, World, placed, session_name, soon, until};
+use kit::{LONG, Message, SHARDS, Where, World, placed, session_name, soon, spread, until};
 use tenure_cluster::messaging::AskError;
 use tenure_lease::Token;
 use tenure_sharding::{EntityRef, shard_of};
@@ -25,7 +25,7 @@ fn ask(cart: EntityRef<Message>) -> Asked {
 async fn questions_go_where_their_shard_goes() {
     let mut world = World::new(3).await;
     let carts = world.start(|it, _| it.lease(world.lease()));
-    placed(&carts).await;
+    spread(&carts).await;
     // The youngest, which does not coordinate.
     let here = carts[2].status().hosted;
     let at_home = |id: &String| here.iter().any(|(shard, _)| *shard == shard_of(id, SHARDS));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kit::{Message, SHARDS, World, placed, settings, soon, until};
+use kit::{Message, SHARDS, World, placed, settings, soon, spread, until};
 use tenure_cluster::messaging::Lost;
 use tenure_lease::Token;
 use tenure_sharding::{
@@ -191,7 +191,7 @@ async fn a_shard_that_waits_for_its_database_is_handed_off() {
         let mut world = World::new(2).await;
         let database = Database::new(mood);
         let mut carts = world.start(remembered(&world, &database, settings()));
-        placed(&carts).await;
+        spread(&carts).await;
         for id in 0..40 {
             carts[0].entity(&id.to_string()).tell(Message::Add(id)).await.unwrap();
         }
@@ -217,7 +217,7 @@ async fn who_is_refused_receives_nothing_more() {
     let mut world = World::new(2).await;
     let database = Database::new([Works, Works]);
     let mut carts = world.start(remembered(&world, &database, settings()));
-    placed(&carts).await;
+    spread(&carts).await;
     let there = carts[1].status().hosted[0].0;
     let mut ids = (0..).map(|id| id.to_string()).filter(|id| shard_of(id, SHARDS) == there);
     let (old, new) = (ids.next().unwrap(), ids.next().unwrap());
