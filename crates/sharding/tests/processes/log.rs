@@ -100,9 +100,9 @@ impl Log {
     /// Who runs which one now: it has worked a moment ago.
     pub(crate) fn running(&self) -> BTreeMap<u32, &str> {
         let now = Moment::now();
-        let recent = |run: &&Run| !run.ended && now.since(run.worked) < RECENT;
+        let recent = |run: &Run| !run.ended && now.since(run.worked) < RECENT;
         let runs = self.runs.iter().map(|((number, _), run)| (*number, run));
-        runs.filter(|(_, run)| recent(&run)).map(|(number, run)| (number, &*run.process)).collect()
+        runs.filter(|(_, run)| recent(run)).map(|(number, run)| (number, &*run.process)).collect()
     }
 
     /// How often the workers of a process would have worked when they were not allowed to.
