@@ -35,7 +35,8 @@ pub trait Daemon: Send + 'static {
     /// begun anew: at once the first time, then after a pause.
     fn run(&mut self, hosted: &Hosted) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// It has to stop, and its work was dropped.
+    /// It has to stop, and its work was dropped. Seldom called when a session is lost: time is short
+    /// then, and the worker is dropped with its work.
     fn stopped(&mut self, reason: StopReason) -> impl Future<Output = ()> + Send {
         let _ = reason;
         async {}
