@@ -124,14 +124,17 @@ pub struct KeptSession {
     sessions: watch::Receiver<Option<Arc<Session>>>,
     /// Takes the terms of sessions to be given up; it is wanted while there is one of these.
     give_up: mpsc::Sender<u64>,
+    /// How many wait for it.
+    waiting: Arc<watch::Sender<usize>>,
 }
 
 impl KeptSession {
     pub(crate) fn new(
         sessions: watch::Receiver<Option<Arc<Session>>>,
         give_up: mpsc::Sender<u64>,
+        waiting: Arc<watch::Sender<usize>>,
     ) -> Self {
-        Self { sessions, give_up }
+        Self { sessions, give_up, waiting }
     }
 
     /// The session, while it is held. Whoever keeps it says that what is attached to it goes on: drop
@@ -140,9 +143,10 @@ impl KeptSession {
         self.sessions.borrow().clone()
     }
 
-    /// Gives this session up, if it is still the present one, and contends for it anew: what was
-    /// attached to it is over for good, and those who wait for that need not wait until this process
-    /// ends. It is released when the last one who keeps it has dropped it.
+    /// Gives this session up, if it is still the present one: what was attached to it is over for
+    /// good, and those who wait for that need not wait until this process ends. It is released when
+    /// the last one who keeps it has dropped it, and contended for anew when somebody waits for it
+    /// ([`held`](Self::held)).
     pub async fn give_up(&self, session: &Session) {
         // An error says that its driver is gone, and with it the session.
         let _ = self.give_up.send(session.tenure().token().term).await;
@@ -150,6 +154,7 @@ impl KeptSession {
 
     /// Waits until it is held.
     pub async fn held(&self) -> Arc<Session> {
+        let _waiting = Waiting::new(&self.waiting);
         let mut sessions = self.sessions.clone();
         let held = sessions.wait_for(Option::is_some).await;
         match held.map(|session| session.clone()) {
@@ -157,6 +162,22 @@ impl KeptSession {
             // Its driver lives as long as this, unless its runtime was shut down.
             _ => std::future::pending().await,
         }
+    }
+}
+
+/// Somebody waits for a session.
+struct Waiting<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 

@@ -48,6 +48,7 @@ impl Shardings for Cluster {
             guards: Guards::default(),
             settings: Settings::new(Setup::Gossip, 0),
             remember: None,
+            outlives: false,
         }
     }
 }
@@ -60,6 +61,8 @@ pub struct Builder {
     guards: Guards,
     settings: Settings,
     remember: Option<Arc<dyn Remember>>,
+    /// What is remembered may outlive the cluster.
+    outlives: bool,
 }
 
 impl Builder {
@@ -78,7 +81,7 @@ impl Builder {
 
     /// Shards live and die with this session of the process, which is kept in the same store as the
     /// lease: then a shard is never active twice. Give one on every node that hosts. When the node
-    /// leaves the cluster, the session is given up and contended for anew.
+    /// leaves the cluster, the session is given up, and contended for anew if it comes back.
     pub fn session(mut self, session: &KeptSession) -> Self {
         self.guards.session = Some(session.clone());
         self
@@ -103,8 +106,15 @@ impl Builder {
     }
 
     /// Remembers which entities there are: they are made when their shard begins, wherever that is,
-    /// and again when they fail, until they passivate themselves.
+    /// and again when they fail, until they passivate themselves. Needs a [`lease`](Self::lease), whose
+    /// terms rise from one cluster to the next.
     pub fn remember_entities(mut self, remember: impl Remember) -> Self {
+        self.outlives = true;
+        self.remember_here(remember)
+    }
+
+    /// The same, of something that begins anew with each cluster.
+    pub(crate) fn remember_here(mut self, remember: impl Remember) -> Self {
         self.remember = Some(Arc::new(remember));
         self
     }
@@ -143,7 +153,7 @@ impl Builder {
     }
 
     fn check(self, hosts: bool) -> Result<Start, StartError> {
-        let Self { cluster, kind, guards, mut settings, remember } = self;
+        let Self { cluster, kind, guards, mut settings, remember, outlives } = self;
         if !(1..=KIND_MAX).contains(&kind.len()) {
             return Err(StartError::Kind(kind.len()));
         }
@@ -154,6 +164,9 @@ impl Builder {
             (None, Some(_)) => return Err(StartError::SessionAlone),
         };
         settings.check()?;
+        if outlives && hosts && guards.lease.is_none() {
+            return Err(StartError::RememberedAlone);
+        }
         let guards = if hosts { guards } else { Guards::default() };
         let passivates = settings.passivate_after.is_some() || settings.entities_max.is_some();
         if remember.is_some() && passivates {
@@ -186,6 +199,9 @@ pub enum StartError {
     /// There is no coordinator that would look after sessions.
     #[error("a session needs a lease for the coordinator as well: add .lease(…)")]
     SessionAlone,
+    /// The tokens of the next cluster would be below the fence.
+    #[error("remembered entities need a lease for the coordinator as well: add .lease(…)")]
+    RememberedAlone,
     /// One wants entities gone that the other wants back.
     #[error(
         "entities that are remembered cannot be passivated by time or number: leave out one of them"

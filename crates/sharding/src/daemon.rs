@@ -35,7 +35,8 @@ pub trait Daemon: Send + 'static {
     /// begun anew: at once the first time, then after a pause.
     fn run(&mut self, hosted: &Hosted) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// It has to stop, and its work was dropped.
+    /// It has to stop, and its work was dropped. Seldom called when a session is lost: time is short
+    /// then, and the worker is dropped with its work.
     fn stopped(&mut self, reason: StopReason) -> impl Future<Output = ()> + Send {
         let _ = reason;
         async {}
@@ -51,7 +52,7 @@ impl Builder {
         make: impl Fn(u32) -> D + Send + Sync + 'static,
     ) -> Result<Daemons, StartError> {
         let make = move |id: &str| Running(make(id.parse().unwrap_or_default()));
-        let sharding = self.shards(count).remember_entities(Numbered).start(make)?;
+        let sharding = self.shards(count).remember_here(Numbered).start(make)?;
         Ok(Daemons { sharding })
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kit::{All, LONG, Message, SHARDS, World, placed, settings, until};
+use kit::{All, LONG, Message, SHARDS, World, placed, settings, spread, until};
 use serde::{Deserialize, Serialize};
 use tenure_cluster::messaging::Received;
 use tenure_sharding::{
@@ -146,7 +146,7 @@ async fn the_idle_go_and_the_others_stay() {
 async fn who_has_what() {
     let world = World::new(3).await;
     let carts = world.start(|it, _| it.lease(world.lease()));
-    placed(&carts).await;
+    spread(&carts).await;
     for id in 0..50 {
         carts[id % 3].entity(&id.to_string()).ask(All).within(LONG).await.unwrap();
     }

@@ -93,6 +93,23 @@ fn another_version_is_named() {
     assert_eq!(Message::decode(&[]), Err(DecodeError::Malformed));
 }
 
+/// Whoever changes the format sees this, and gives it the next number once there has been a release.
+#[test]
+fn the_format_is_that_of_its_number() {
+    let node = Node { address: Address::new("n1:7400").unwrap(), incarnation: Incarnation(5) };
+    let session = Some(SessionRef { name: "s1".parse().unwrap(), term: 6 });
+    let host = Host { node, session };
+    let shards = vec![(Shard(3), Token::new(7, 8))];
+    let (term, version) = (9, "1.12".parse().unwrap());
+    let report =
+        Message::Report { term, host: Some(host.clone()), shards: shards.clone(), version };
+    let known = b"\x01\x01\x09\x01\x07n1:7400\x05\x01\x02s1\x06\x01\x03\x07\x08\x02\x01\x0c";
+    assert_eq!(report.encode(), known);
+    let allocate = Message::Allocate(Directive { term, host, shards });
+    let known = b"\x01\x02\x09\x07n1:7400\x05\x01\x02s1\x06\x01\x03\x07\x08";
+    assert_eq!(allocate.encode(), known);
+}
+
 #[test]
 fn a_roster_of_a_newer_version_is_not_misread() {
     assert_eq!(Roster::parse(b"{\"version\":2,\"x\":1}"), Err(RosterError::Newer(2)));

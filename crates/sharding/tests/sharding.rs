@@ -186,17 +186,22 @@ async fn who_leaves_gives_its_session_up() {
     let sessions: Vec<_> = (0..3).map(|place| world.session(place)).collect();
     let mut carts = world.start(|it, place| it.lease(world.lease()).session(&sessions[place]));
     placed(&carts).await;
-    let before = world.store.inspect(&session_name(0)).await.unwrap().unwrap().token;
     let (leaving, _) = (world.clusters.remove(0), carts.remove(0));
     soon(leaving.leave()).await;
     placed(&carts).await;
-    let after = || async { world.store.inspect(&session_name(0)).await.unwrap().unwrap().token };
+    let holder = || async { world.store.inspect(&session_name(0)).await.unwrap().unwrap().holder };
     soon(async {
-        while after().await <= before {
+        while holder().await.is_some() {
             sleep(Duration::from_millis(10)).await;
         }
     })
     .await;
+    // Nobody wants it here any more: a successor finds it free.
+    sleep(Duration::from_millis(300)).await;
+    assert!(holder().await.is_none() && sessions[0].current().is_none());
+    let next = soon(sessions[0].held()).await;
+    assert!(next.tenure().is_held(), "unless somebody does");
+    drop(next);
     world.end().await;
 }
 

@@ -8,49 +8,70 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
 use super::runtime;
-use crate::{KeptSession, Lease};
+use crate::{KeptSession, Lease, Session};
 
 /// On the runtime that the caller is on, whose life the session then stands for.
 pub(crate) fn keep_sessions(lease: Lease) -> KeptSession {
     let (sessions, receiver) = watch::channel(None);
-    let (give_up, mut wanted) = mpsc::channel::<u64>(16);
-    let task = async move {
-        loop {
-            let session = tokio::select! {
-                session = lease.session() => session,
-                () = unwanted(&mut wanted, None) => return,
-            };
-            match session {
-                Ok(session) => {
-                    let session = Arc::new(session);
-                    sessions.send_replace(Some(Arc::clone(&session)));
-                    let term = session.tenure().token().term;
-                    tokio::select! {
-                        _ = session.tenure().lost() => {}
-                        () = unwanted(&mut wanted, Some(term)) => {}
-                    }
-                    sessions.send_replace(None);
-                    // It is given back when the last of those who attached something has dropped it.
-                    drop(session);
-                    if wanted.is_closed() {
-                        return;
-                    }
-                }
-                Err(error) => {
-                    tracing::error!("the session cannot be had: {error}");
-                    tokio::select! {
-                        () = tokio::time::sleep(PAUSE) => {}
-                        () = unwanted(&mut wanted, None) => return,
-                    }
-                }
-            }
-        }
-    };
+    let (give_up, wanted) = mpsc::channel::<u64>(16);
+    let (waiting, waits) = watch::channel(0);
+    let task = keep(lease, sessions, wanted, waits);
     match Handle::try_current() {
         Ok(handle) => drop(handle.spawn(task)),
         Err(_) => drop(runtime().spawn(task)),
     }
-    KeptSession::new(receiver, give_up)
+    KeptSession::new(receiver, give_up, Arc::new(waiting))
+}
+
+async fn keep(
+    lease: Lease,
+    sessions: watch::Sender<Option<Arc<Session>>>,
+    mut wanted: mpsc::Receiver<u64>,
+    mut waits: watch::Receiver<usize>,
+) {
+    loop {
+        let session = tokio::select! {
+            session = lease.session() => Some(session),
+            // The last one was lost before it could be given up.
+            given_up = wanted.recv() => match given_up {
+                Some(_) => None,
+                None => return,
+            },
+        };
+        let given_up = match session {
+            None => true,
+            Some(Ok(session)) => {
+                let session = Arc::new(session);
+                sessions.send_replace(Some(Arc::clone(&session)));
+                let term = session.tenure().token().term;
+                let given_up = tokio::select! {
+                    _ = session.tenure().lost() => false,
+                    () = unwanted(&mut wanted, Some(term)) => true,
+                };
+                sessions.send_replace(None);
+                // It is given back when the last of those who attached something has dropped it.
+                drop(session);
+                given_up
+            }
+            Some(Err(error)) => {
+                tracing::error!("the session cannot be had: {error}");
+                tokio::select! {
+                    () = tokio::time::sleep(PAUSE) => false,
+                    () = unwanted(&mut wanted, None) => return,
+                }
+            }
+        };
+        if given_up {
+            // Whoever gives it up may be about to end, and its successor must not find it taken.
+            tokio::select! {
+                _ = waits.wait_for(|count| *count > 0) => {}
+                () = unwanted(&mut wanted, None) => return,
+            }
+        }
+        if wanted.is_closed() {
+            return;
+        }
+    }
 }
 
 /// Waits until nobody wants a session any more, or nobody wants the one of this term.

@@ -327,8 +327,14 @@ impl<M: Message> Control<M> {
     fn guarded(&mut self, guarded: Guarded) {
         let now = Moment::now();
         match guarded {
-            // A node that goes hosts nothing under it. The next life may have it.
-            Guarded::SessionWon(_) if !self.region.wants_session() => return,
+            // A node that goes hosts nothing under it, and whoever starts in its place wants it. One
+            // that starts over may have it in its next life.
+            Guarded::SessionWon(session) if !self.region.wants_session() => {
+                if self.left {
+                    self.guard.done_with(session, true);
+                }
+                return;
+            }
             Guarded::SessionWon(session) => {
                 let tenure = session.tenure();
                 let name = tenure.name().clone();

@@ -48,6 +48,8 @@ pub(super) struct Guard {
     /// The term of the last session that this kind needs no more.
     done_with: watch::Sender<Option<u64>>,
     observed: HashMap<SessionRef, Observer>,
+    /// Waits for the session, and for its end.
+    session: Option<Task>,
     _tasks: Vec<Task>,
 }
 
@@ -89,12 +91,12 @@ impl Guard {
             tasks.push(Task(tokio::spawn(task)));
             tasks.push(Task(tokio::spawn(look(lease.clone(), events.clone()))));
         }
-        if let Some(session) = &guards.session {
-            let task = keep_session(session.clone(), done, events.clone());
-            tasks.push(Task(tokio::spawn(task)));
-        }
+        let session = guards
+            .session
+            .as_ref()
+            .map(|session| Task(tokio::spawn(keep_session(session.clone(), done, events.clone()))));
         let observed = HashMap::new();
-        Self { guards, events, wanted, holding, done_with, observed, _tasks: tasks }
+        Self { guards, events, wanted, holding, done_with, observed, session, _tasks: tasks }
     }
 
     pub(super) fn contend(&self, above: u64) {
@@ -126,11 +128,12 @@ impl Guard {
         });
     }
 
-    /// Nothing of this kind needs the session any more. One of a node that goes is given up: it may
-    /// never host again under it.
-    pub(super) fn done_with(&self, session: Arc<Session>, goes: bool) {
+    /// Nothing of this kind needs the session any more. One of a node that goes is given up, and it
+    /// wants no other: it may never host again under it.
+    pub(super) fn done_with(&mut self, session: Arc<Session>, goes: bool) {
         self.done_with.send_replace(Some(session.tenure().token().term));
         if let Some(kept) = self.guards.session.clone().filter(|_| goes) {
+            self.session = None;
             tokio::spawn(async move { kept.give_up(&session).await });
         }
     }

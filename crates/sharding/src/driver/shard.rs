@@ -132,6 +132,9 @@ impl<E: Entity> ShardState<E> {
 
     /// The first message for an entity that is not here.
     fn first(&mut self, item: Item<E::Message>, common: &mut Common<E>) {
+        if self.waiting >= common.shared.settings.buffer_messages {
+            return full(item, common); // It is not made for nothing.
+        }
         let id = item.id.clone();
         self.add(id.clone(), common);
         self.wait(item, common);
@@ -158,6 +161,11 @@ impl<E: Entity> ShardState<E> {
             self.lapsed |= !self.hosted.has_session();
         }
         !self.lapsed && self.memory.as_ref().is_none_or(|memory| memory.state == State::Ready)
+    }
+
+    /// Whether it should not be here any more, and waits to be told to stop.
+    fn is_over(&self) -> bool {
+        self.lapsed || self.memory.as_ref().is_some_and(|memory| memory.state == State::Refused)
     }
 
     fn keep(&mut self, item: Item<E::Message>, common: &Common<E>) {
@@ -198,6 +206,10 @@ impl<E: Entity> ShardState<E> {
 
     /// Makes an entity, unless it has to wait since it failed.
     fn start(&mut self, id: EntityId, common: &mut Common<E>) {
+        self.lapsed |= !self.hosted.has_session();
+        if self.is_over() {
+            return; // What waits for it goes where the shard goes.
+        }
         if let Some(failed) = self.failed.get(&id)
             && Instant::now() < failed.until
         {
@@ -249,6 +261,7 @@ impl<E: Entity> ShardState<E> {
             return self.advance(common);
         }
         let dropped = || Outcome { id, result: Err("it was dropped where it awaited".into()) };
+        self.lapsed |= !self.hosted.has_session();
         self.ended(outcome.unwrap_or_else(dropped), common);
         None
     }
@@ -263,7 +276,12 @@ impl<E: Entity> ShardState<E> {
                 Ok(None) => return self.gone(id, common),
                 Err(error) => return self.failure(id, &error, common),
             };
+            let is_over = self.is_over();
             let Some(slot) = self.entities.get_mut(&id) else { return };
+            if is_over {
+                slot.idle = Some(cell); // What waits for it goes where the shard goes.
+                return;
+            }
             let next = slot.mailbox.as_mut().and_then(|mailbox| mailbox.pop_front());
             let called = match next {
                 Some(item) => {

@@ -150,6 +150,14 @@ pub(crate) async fn placed(carts: &[Sharding<Message>]) {
     }
 }
 
+/// The same, and each node has its share: none moves for balance any more.
+pub(crate) async fn spread(carts: &[Sharding<Message>]) {
+    let fair = SHARDS as usize / carts.len();
+    until("all to have their share", || carts.iter().all(|it| it.status().hosted.len() >= fair))
+        .await;
+    placed(carts).await;
+}
+
 /// What happened, on all nodes.
 #[derive(Default)]
 pub(crate) struct Book {
