@@ -135,6 +135,14 @@ pub enum Effect<M> {
         /// Of this allocation.
         token: Token,
     },
+    /// A shard that is being stopped has less time for it: the session is lost, or the node is out of
+    /// the cluster.
+    Hurry {
+        /// Which.
+        shard: Shard,
+        /// Of this allocation.
+        token: Token,
+    },
     /// Hand a message to a shard that is here.
     Deliver {
         /// Which.
@@ -375,7 +383,7 @@ impl<M> Region<M> {
             self.stage = Stage::Ended;
             self.all_changed();
             self.fail_all();
-            self.stop_all();
+            self.stop_in_a_hurry();
             self.end_if_empty();
         }
     }
@@ -489,9 +497,18 @@ impl<M> Region<M> {
     fn end_session(&mut self) {
         if matches!(self.session, Session::Held { .. }) {
             self.session = Session::Ending;
-            self.stop_all();
+            self.stop_in_a_hurry();
             self.end_if_empty();
         }
+    }
+
+    /// Also those that have begun to stop when there was more time.
+    fn stop_in_a_hurry(&mut self) {
+        let stopping = self.shards.iter().filter(|(_, hosted)| hosted.stopping);
+        let hurry =
+            stopping.map(|(shard, hosted)| Effect::Hurry { shard: *shard, token: hosted.token });
+        self.effects.extend(hurry);
+        self.stop_all();
     }
 
     fn stop_all(&mut self) {

@@ -71,7 +71,8 @@ pub struct Settings {
     /// After how much time without a message an entity is passivated. Default: never.
     pub passivate_after: Option<Duration>,
     /// How many entities one node keeps before those are passivated that have had no message for
-    /// longest. Those that are at work stay, so that there may be more by as many. Default: any number.
+    /// longest. Those that are at work stay, so that there may be more by as many. Each thread of the
+    /// runtime keeps its share of them, one at least. Default: any number.
     pub entities_max: Option<usize>,
     /// Which rule to leave out, so that a test can see that it is needed.
     #[cfg(feature = "planted")]

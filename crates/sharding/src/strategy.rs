@@ -91,16 +91,22 @@ impl Placement for Least {
 
     fn moves(&self, regions: &[Load], homes: &[(Shard, usize)], limit: usize) -> Vec<Shard> {
         let mut counts: Vec<usize> = regions.iter().map(|load| load.shards).collect();
+        // What could be taken from each; of the last ones first.
+        let mut theirs = vec![Vec::new(); regions.len()];
+        for (shard, home) in homes {
+            theirs[*home].push(*shard);
+        }
         let mut moved = Vec::new();
-        let mut homes = homes.to_vec();
         while moved.len() < limit {
             let places = || counts.iter().copied().zip(0..);
-            let (Some((few, least)), Some((many, most))) = (places().min(), places().max()) else {
+            let rich = places().filter(|(_, place): &(usize, usize)| !theirs[*place].is_empty());
+            let (Some((few, least)), Some((many, most))) = (places().min(), rich.max()) else {
                 break;
             };
-            let last = homes.iter().rposition(|(_, place)| *place == most);
-            let Some(index) = last.filter(|_| many >= few + 2) else { break };
-            moved.push(homes.swap_remove(index).0);
+            if many < few + 2 {
+                break;
+            }
+            moved.extend(theirs[most].pop());
             counts[most] -= 1;
             counts[least] += 1;
         }
@@ -196,6 +202,18 @@ mod tests {
         for shard in moved {
             assert_eq!(strategy.placement().place(shard, &eleven), Some(10));
         }
+    }
+
+    /// Those that are pinned stay, however many they are.
+    #[test]
+    fn others_are_evened_out_beside_pinned_ones() {
+        let strategy = Strategy::pinned((0..20).map(|shard| (Shard(shard), node(0).address)));
+        let homes: Vec<_> = (0..30).map(|shard| (Shard(shard), usize::from(shard >= 20))).collect();
+        let loads = [20, 10, 0].into_iter().zip(loads(3));
+        let regions: Vec<_> = loads.map(|(shards, load)| Load { shards, ..load }).collect();
+        let moved = strategy.placement().moves(&regions, &homes, 100);
+        assert_eq!(moved.len(), 5);
+        assert!(moved.iter().all(|shard| shard.0 >= 20), "{moved:?}");
     }
 
     #[test]

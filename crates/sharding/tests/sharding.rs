@@ -179,6 +179,37 @@ async fn a_lost_session_stops_all_shards_in_time() {
     world.end().await;
 }
 
+/// What is handed off may take its time to stop; but not once the session is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_lost_during_a_hand_off_leaves_no_more_time() {
+    let world = World::new(2).await;
+    let sessions: Vec<_> = (0..2).map(|place| world.session(place)).collect();
+    let carts = world.start(|it, place| it.lease(world.lease()).session(&sessions[place]));
+    placed(&carts).await;
+    let there = carts[1].status().hosted;
+    let is_there =
+        |id: &String| there.iter().any(|(at, _)| *at == tenure_sharding::shard_of(id, SHARDS));
+    let slow = (0..).map(|id| id.to_string()).find(is_there).unwrap();
+    carts[1].entity(&slow).tell(Message::Sleep(60_000)).await.unwrap();
+    let active = || {
+        let address = world.clusters[1].me().address.to_string();
+        world.book.active.lock().unwrap().values().filter(|node| **node == address).count()
+    };
+    until("it to be at work", || active() > 0).await;
+    let held = sessions[1].current().unwrap();
+    let leaving = world.clusters[1].clone();
+    let left = tokio::spawn(async move { leaving.leave().await });
+    until("the others to stop", || carts[1].status().hosted.len() <= 1).await;
+    assert_eq!(active(), 1, "it has ten seconds to stop");
+    assert!(world.records.delete(held.tenure().name()));
+    held.tenure().lost().await;
+    let budget = held.tenure().time_to_stop();
+    drop(held);
+    tokio::time::timeout(budget, until("it to stop", || active() == 0)).await.expect("in time");
+    soon(left).await.unwrap();
+    world.end().await;
+}
+
 /// With sessions: a node that leaves gives its session up, so that the next coordinator waits for nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_gives_its_session_up() {

@@ -135,6 +135,7 @@ impl<M: Message> Control<M> {
             region::Effect::Send(to, message) => self.post(&to, message),
             region::Effect::Start { shard, token } => self.start(shard, token),
             region::Effect::Stop { shard, token } => self.stop(shard, token),
+            region::Effect::Hurry { shard, token } => self.hurry(shard, token),
             region::Effect::Deliver { shard, token, message } => {
                 match self.shards.get_mut(&shard).filter(|running| running.token == token) {
                     Some(running) => {
@@ -194,13 +195,16 @@ impl<M: Message> Control<M> {
             session: self.session.clone(),
             stop: stopping,
         });
-        let lane = shard.0 as usize % self.lanes.len();
+        let lanes = self.lanes.iter().zip(0..).min_by_key(|(lane, _)| lane.shards);
+        let lane = lanes.map_or(0, |(_, place)| place);
+        self.lanes[lane].shards += 1;
         self.lanes[lane].order(Order::Begin(hosted));
         let (pending, held) = (VecDeque::new(), None);
         self.shards.insert(shard, Running { token, lane, stop, pending, held });
     }
 
-    fn stop(&mut self, shard: Shard, token: Token) {
+    /// Why shards stop now, and by when.
+    fn stop_order(&self) -> StopOrder {
         let reason = if self.is_gone() {
             StopReason::OutOfCluster
         } else if let Some(loss) = &self.loss {
@@ -219,15 +223,28 @@ impl<M: Message> Control<M> {
             (StopReason::OutOfCluster, _) => self.shared.settings.stop_within.min(OUT),
             _ => self.shared.settings.stop_within,
         };
+        StopOrder { reason, deadline: Instant::now() + within }
+    }
+
+    fn stop(&mut self, shard: Shard, token: Token) {
+        let order = self.stop_order();
+        let reason = &order.reason;
         tracing::debug!(kind = %self.shared.kind, %shard, %token, %reason, "shard stops here");
-        telemetry::stopped(&self.shared.kind, &reason);
+        telemetry::stopped(&self.shared.kind, reason);
         self.publish(shard);
         if let Some(running) = self.shards.get_mut(&shard).filter(|it| it.token == token) {
             running.held.get_or_insert_default();
             running.stop.send_replace(Some(reason.clone()));
-            let deadline = Instant::now() + within;
-            let order = StopOrder { reason, deadline };
             self.lanes[running.lane].order(Order::Stop(shard, token, order));
+        }
+    }
+
+    /// A shard that stops has less time for it now, for another reason.
+    fn hurry(&mut self, shard: Shard, token: Token) {
+        let order = self.stop_order();
+        if let Some(running) = self.shards.get(&shard).filter(|it| it.token == token) {
+            running.stop.send_replace(Some(order.reason.clone()));
+            self.lanes[running.lane].order(Order::Hurry(shard, token, order));
         }
     }
 
@@ -236,7 +253,11 @@ impl<M: Message> Control<M> {
         let Ended { shard, token, leftovers } = ended;
         let now = Moment::now();
         self.refresh(now);
+        if self.shards.get(&shard).is_none_or(|running| running.token != token) {
+            return; // It was ended with its lane already.
+        }
         let Some(running) = self.shards.remove(&shard) else { return };
+        self.lanes[running.lane].shards -= 1;
         let mut left = Vec::new();
         for item in leftovers {
             let from = item.sender();
@@ -277,7 +298,8 @@ impl<M: Message> Control<M> {
         tracing::error!(kind = %self.shared.kind, "shards have failed: {error}");
         telemetry::failed(&self.shared.kind);
         let Some(lane) = self.lanes.iter().position(|lane| lane.task == error.id()) else { return };
-        if let Some(next) = self.open_lane(self.lanes.len()) {
+        if let Some(mut next) = self.open_lane(self.lanes.len()) {
+            next.shards = self.lanes[lane].shards;
             self.lanes[lane] = next;
         }
         let theirs = self.shards.iter().filter(|(_, running)| running.lane == lane);

@@ -37,7 +37,7 @@ struct Entry {
 impl Idle {
     pub(super) fn new(settings: &Settings, lanes: usize) -> Self {
         Self {
-            after: settings.passivate_after,
+            after: settings.passivate_after.map(|after| after.min(LONGEST)),
             most: settings.entities_max.map(|most| (most / lanes).max(1)),
             began: Instant::now(),
             now: 0,
@@ -89,6 +89,13 @@ impl Idle {
         self.heap.pop().map(|Reverse(Entry { stamp, shard, id })| (shard, id, stamp))
     }
 
+    /// Forgets those that are no more, once they are many: who goes by itself leaves its entry behind.
+    pub(super) fn forget(&mut self, live: usize, is_there: impl Fn(Shard, &EntityId, u64) -> bool) {
+        if self.heap.len() > 2 * live + SPARE {
+            self.heap.retain(|Reverse(Entry { stamp, shard, id })| is_there(*shard, id, *stamp));
+        }
+    }
+
     /// The next one that may have been idle for too long.
     pub(super) fn due(&mut self) -> Option<(Shard, EntityId, u64)> {
         let after = self.after?.as_micros() as u64;
@@ -130,6 +137,11 @@ impl Idle {
     }
 }
 
+/// How many entries of those that are no more do not matter.
+const SPARE: usize = 1024;
+/// Longer is as good as never; and can be added to any moment.
+const LONGEST: Duration = Duration::from_secs(1 << 32);
+
 impl PartialEq for Entry {
     fn eq(&self, other: &Self) -> bool {
         self.stamp == other.stamp
@@ -147,5 +159,36 @@ impl PartialOrd for Entry {
 impl Ord for Entry {
     fn cmp(&self, other: &Self) -> Ordering {
         self.stamp.cmp(&other.stamp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Setup;
+
+    fn idle(change: impl FnOnce(&mut Settings)) -> Idle {
+        let mut settings = Settings::new(Setup::Lease, 8);
+        change(&mut settings);
+        Idle::new(&settings, 1)
+    }
+
+    #[test]
+    fn who_is_no_more_is_forgotten() {
+        let mut idle = idle(|it| it.entities_max = Some(1_000_000));
+        for number in 0..10_000 {
+            idle.enter(Shard(0), &EntityId::new(&number.to_string()), number);
+        }
+        idle.forget(1, |_, _, stamp| stamp == 7);
+        assert_eq!(idle.oldest().map(|(_, _, stamp)| stamp), Some(7));
+        assert!(idle.oldest().is_none());
+    }
+
+    #[test]
+    fn any_time_will_do() {
+        let mut idle = idle(|it| it.passivate_after = Some(Duration::MAX));
+        idle.enter(Shard(0), &EntityId::new("a"), u64::from(u32::MAX));
+        assert!(idle.next().is_some_and(|at| at > Instant::now()));
+        assert!(idle.due().is_none());
     }
 }

@@ -55,6 +55,8 @@ pub(super) struct Ended<M> {
 pub(super) enum Order {
     Begin(Arc<HostedShard>),
     Stop(Shard, Token, StopOrder),
+    /// It stops, and has less time for that now.
+    Hurry(Shard, Token, StopOrder),
 }
 
 /// The way into a lane.
@@ -64,6 +66,8 @@ pub(super) struct Lane<M> {
     /// How many orders it has not looked at.
     unread: Arc<AtomicUsize>,
     pub(super) task: task::Id,
+    /// How many shards it has.
+    pub(super) shards: usize,
 }
 
 /// Its inner end.
@@ -99,7 +103,7 @@ impl<M: Send + 'static> Lane<M> {
             unread: unread.clone(),
             ended,
         });
-        Self { queue, orders, unread, task: task.id() }
+        Self { queue, orders, unread, task: task.id(), shards: 0 }
     }
 
     pub(super) fn order(&self, order: Order) {
@@ -111,7 +115,7 @@ impl<M: Send + 'static> Lane<M> {
 /// A lane at work.
 struct Shards<E: Entity> {
     common: Common<E>,
-    /// By the number of the shard, divided by that of the lanes.
+    /// By the number of the shard.
     shards: Vec<Option<Box<ShardState<E>>>>,
     inlet: Inlet<E::Message>,
     /// Taken out of the queue, and not handled yet.
@@ -199,6 +203,11 @@ impl<E: Entity> Shards<E> {
                 tokio::task::yield_now().await;
             }
             let wake = self.next_wake();
+            // However much there is to receive.
+            if wake.is_some_and(|at| at <= Instant::now()) {
+                self.wake();
+                continue;
+            }
             tokio::select! {
                 biased;
                 order = self.inlet.orders.recv() => match order {
@@ -214,6 +223,7 @@ impl<E: Entity> Shards<E> {
                 Some(chore) = self.common.chores.next() => self.chore(chore),
                 () = std::future::ready(()), if !self.ahead.is_empty() => {
                     self.common.next_round();
+                    self.forget();
                     self.go_on();
                 }
                 () = tokio::task::yield_now(), if awake > 0 => awake -= 1,
@@ -231,26 +241,45 @@ impl<E: Entity> Shards<E> {
                 return;
             }
             let Some((shard, item)) = self.ahead.pop_front() else { return };
-            receive(&mut self.common, &mut self.shards, self.inlet.lanes, shard, item);
+            receive(&mut self.common, &mut self.shards, shard, item);
         }
+    }
+
+    fn forget(&mut self) {
+        let (common, shards) = (&mut self.common, &self.shards);
+        common.idle.forget(common.live, |shard, id, stamp| {
+            let state = shards.get(shard.0 as usize).and_then(Option::as_deref);
+            state.is_some_and(|state| state.entered(id, stamp))
+        });
     }
 
     /// Does all that it is told by now.
     fn obey(&mut self, first: Order) {
         let mut next = Some(first);
-        let mut stopping = Vec::new();
+        let (mut stopping, mut hurried) = (Vec::new(), Vec::new());
         while let Some(order) = next {
             self.inlet.unread.fetch_sub(1, Relaxed);
             match order {
                 Order::Begin(hosted) => self.begin(hosted),
                 Order::Stop(shard, token, order) => stopping.push((shard, token, order)),
+                Order::Hurry(shard, token, order) => hurried.push((shard, token, order)),
             }
             next = self.inlet.orders.try_recv().ok();
         }
-        if stopping.is_empty() {
-            return;
+        if !stopping.is_empty() {
+            self.stop(stopping);
         }
-        self.inlet.queue.take(&mut self.ahead, false);
+        for (shard, token, order) in hurried {
+            if let Some((state, common)) = self.state(shard, token) {
+                state.hurry(order, common);
+            }
+        }
+    }
+
+    /// Stops these, with what is there for them.
+    fn stop(&mut self, stopping: Vec<(Shard, Token, StopOrder)>) {
+        let count = self.inlet.queue.take(&mut self.ahead, false);
+        self.common.tally.received(count);
         let mut theirs: HashMap<Shard, Vec<Item<E::Message>>> =
             stopping.iter().map(|(shard, ..)| (*shard, Vec::new())).collect();
         let ahead = std::mem::take(&mut self.ahead);
@@ -274,7 +303,7 @@ impl<E: Entity> Shards<E> {
     }
 
     fn begin(&mut self, hosted: Arc<HostedShard>) {
-        let place = hosted.shard.0 as usize / self.inlet.lanes;
+        let place = hosted.shard.0 as usize;
         if self.shards.len() <= place {
             self.shards.resize_with(place + 1, || None);
         }
@@ -287,8 +316,7 @@ impl<E: Entity> Shards<E> {
         shard: Shard,
         token: Token,
     ) -> Option<(&mut ShardState<E>, &mut Common<E>)> {
-        let place = shard.0 as usize / self.inlet.lanes;
-        let state = self.shards.get_mut(place)?.as_deref_mut();
+        let state = self.shards.get_mut(shard.0 as usize)?.as_deref_mut();
         state.filter(|state| state.token() == token).map(|state| (state, &mut self.common))
     }
 
@@ -315,7 +343,7 @@ impl<E: Entity> Shards<E> {
     /// A shard has stopped, if it has.
     fn finish(&mut self, shard: Shard, ended: Option<Ended<E::Message>>) {
         let Some(ended) = ended else { return };
-        if let Some(state) = self.shards.get_mut(shard.0 as usize / self.inlet.lanes) {
+        if let Some(state) = self.shards.get_mut(shard.0 as usize) {
             *state = None;
         }
         let _ = self.inlet.ended.send(ended); // Control is there for as long as this.
@@ -336,7 +364,7 @@ impl<E: Entity> Shards<E> {
             }
         }
         while let Some((shard, id, stamp)) = self.common.idle.due() {
-            passivate(&mut self.common, &mut self.shards, self.inlet.lanes, shard, &id, stamp);
+            passivate(&mut self.common, &mut self.shards, shard, &id, stamp);
         }
         self.admit();
     }
@@ -345,7 +373,7 @@ impl<E: Entity> Shards<E> {
     fn admit(&mut self) {
         while self.common.idle.has_waiting() {
             if self.common.idle.is_full(self.common.live) {
-                make_room(&mut self.common, &mut self.shards, self.inlet.lanes);
+                make_room(&mut self.common, &mut self.shards);
             }
             let admitted = self.common.idle.admitted(self.common.live);
             let Some((shard, token, id)) = admitted else { return };
@@ -360,16 +388,15 @@ impl<E: Entity> Shards<E> {
 fn receive<E: Entity>(
     common: &mut Common<E>,
     shards: &mut [Option<Box<ShardState<E>>>],
-    lanes: usize,
     shard: Shard,
     item: Item<E::Message>,
 ) {
-    let place = shard.0 as usize / lanes;
+    let place = shard.0 as usize;
     if common.idle.is_full(common.live) {
         let knows = |state: &ShardState<E>| state.knows(&item.id);
         let known = shards.get(place).and_then(Option::as_deref).is_some_and(knows);
         if !known {
-            make_room(common, shards, lanes);
+            make_room(common, shards);
         }
     }
     match shards.get_mut(place) {
@@ -387,14 +414,10 @@ fn receive<E: Entity>(
 }
 
 /// Passivates those that have not been used for longest until there is room for one.
-fn make_room<E: Entity>(
-    common: &mut Common<E>,
-    shards: &mut [Option<Box<ShardState<E>>>],
-    lanes: usize,
-) {
+fn make_room<E: Entity>(common: &mut Common<E>, shards: &mut [Option<Box<ShardState<E>>>]) {
     while common.idle.needs_room(common.live) {
         let Some((shard, id, stamp)) = common.idle.oldest() else { return };
-        if !passivate(common, shards, lanes, shard, &id, stamp) && common.idle.is_now(stamp) {
+        if !passivate(common, shards, shard, &id, stamp) && common.idle.is_now(stamp) {
             return; // All are at work.
         }
     }
@@ -404,12 +427,11 @@ fn make_room<E: Entity>(
 fn passivate<E: Entity>(
     common: &mut Common<E>,
     shards: &mut [Option<Box<ShardState<E>>>],
-    lanes: usize,
     shard: Shard,
     id: &EntityId,
     stamp: u64,
 ) -> bool {
-    match shards.get_mut(shard.0 as usize / lanes) {
+    match shards.get_mut(shard.0 as usize) {
         Some(Some(state)) if state.shard() == shard => state.passivate(id, stamp, common),
         _ => true,
     }

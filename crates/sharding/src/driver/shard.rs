@@ -102,6 +102,11 @@ impl<E: Entity> ShardState<E> {
         self.hosted.token
     }
 
+    /// Whether this is the entry of an entity that is here.
+    pub(super) fn entered(&self, id: &EntityId, stamp: u64) -> bool {
+        self.entities.get(id).is_some_and(|slot| slot.entered == stamp)
+    }
+
     pub(super) fn knows(&self, id: &EntityId) -> bool {
         self.entities.contains_key(id)
     }
@@ -446,6 +451,18 @@ impl<E: Entity> ShardState<E> {
         rest.extend(items);
         self.stopping = Some(Stopping { order, rest, finishing: true, expired: false, late: 0 });
         self.advance(common)
+    }
+
+    /// It stops, and has less time for that now.
+    pub(super) fn hurry(&mut self, order: StopOrder, common: &mut Common<E>) {
+        let Some(stopping) = &mut self.stopping else { return };
+        if !order.reason.is_graceful() {
+            self.running.values().for_each(AbortHandle::abort);
+        }
+        stopping.order.deadline = stopping.order.deadline.min(order.deadline);
+        stopping.order.reason = order.reason;
+        let deadline = stopping.order.deadline;
+        self.later(deadline, None, common);
     }
 
     fn advance(&mut self, common: &mut Common<E>) -> Option<Ended<E::Message>> {

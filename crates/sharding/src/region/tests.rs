@@ -129,6 +129,16 @@ fn hosts_and_hands_off() {
     assert_eq!(bench.hand_off(5, 1), [stopped(5, 1)]);
 }
 
+/// A hand-off has more time than a session that is lost.
+#[test]
+fn what_stops_already_is_hurried_when_the_session_is_lost() {
+    let mut bench = Bench::new(Setup::Sessions);
+    bench.allocate(5, 1);
+    bench.hand_off(5, 1);
+    bench.region.session_lost(bench.now);
+    assert_eq!(bench.effects(), [Effect::Hurry { shard: S, token: Token::new(5, 1) }]);
+}
+
 #[test]
 fn a_late_allocate_after_its_own_hand_off_is_not_obeyed() {
     let mut bench = Bench::new(Setup::Sessions);

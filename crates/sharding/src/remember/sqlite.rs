@@ -1,8 +1,9 @@
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, params};
+use tokio::sync::Mutex;
 
 use tenure_lease::fence::{FenceError, SqliteFence};
 
@@ -39,10 +40,9 @@ impl SqliteRemember {
     ) -> Remembering<'_, T> {
         let connection = self.connection.clone();
         Box::pin(async move {
-            let work = tokio::task::spawn_blocking(move || {
-                work(&mut connection.lock().unwrap_or_else(PoisonError::into_inner))
-            });
-            match work.await {
+            // Before a thread is taken: many shards may begin at once.
+            let mut connection = connection.lock_owned().await;
+            match tokio::task::spawn_blocking(move || work(&mut connection)).await {
                 Ok(Ok(done)) => Ok(done),
                 Ok(Err(FenceError::Refused { held, fence, .. })) => {
                     Err(RememberError::Refused { held, fence })

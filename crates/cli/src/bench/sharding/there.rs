@@ -1,12 +1,13 @@
 //! What another process measures, over loopback with mutual TLS.
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use tenure_cluster::certs::Authority;
 use tenure_cluster::messaging::Received;
@@ -54,7 +55,7 @@ pub(super) fn measure(how_long: Duration) -> Result<There, Failure> {
         while counters.status().hosted.len() < SHARDS as usize {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        echo(&place.0)?;
+        echo(&place.0).await?;
         let program = std::env::current_exe().map_err(broken)?;
         let peer = tokio::process::Command::new(program)
             .args(["bench", "sharding", "--duration"])
@@ -68,6 +69,9 @@ pub(super) fn measure(how_long: Duration) -> Result<There, Failure> {
         cluster.leave().await;
         Ok::<_, Failure>(output)
     })?;
+    if !output.status.success() {
+        return Err(broken(format!("the other process: {}", output.status)));
+    }
     serde_json::from_slice(&output.stdout).map_err(broken)
 }
 
@@ -110,13 +114,13 @@ pub(in super::super) fn peer(place: &Path, how_long: Duration) -> Result<(), Fai
         }
         let asked: Samples = asked.into_iter().collect();
         let micros = |percent| asked.percentile(percent).as_secs_f64() * 1e6;
+        let bare_ping_us_p50 = ping(&place, how_long / 2).await?;
         cluster.leave().await;
-        let pinged = tokio::task::spawn_blocking(move || ping(&place, how_long / 4));
         Ok(There {
             remote_tells_per_s: told as f64 / seconds,
             ask_us_p50: micros(50),
             ask_us_p99: micros(99),
-            bare_ping_us_p50: pinged.await.map_err(broken)??,
+            bare_ping_us_p50,
         })
     })?;
     println!("{}", serde_json::to_string(&there).map_err(broken)?);
@@ -132,37 +136,34 @@ async fn total(ids: &[EntityRef<Count64>]) -> Result<u64, Failure> {
     Ok(total)
 }
 
-/// Sends back what comes over a bare connection, for as long as this process lives.
-fn echo(place: &Path) -> Result<(), Failure> {
-    let socket = TcpListener::bind("127.0.0.1:0").map_err(broken)?;
+/// Sends back what comes over a bare connection, from a task, for as long as this process lives.
+async fn echo(place: &Path) -> Result<(), Failure> {
+    let socket = TcpListener::bind("127.0.0.1:0").await.map_err(broken)?;
     let address = socket.local_addr().map_err(broken)?.to_string();
     std::fs::write(place.join(ECHO), address).map_err(broken)?;
-    std::thread::spawn(move || {
-        let (mut stream, _) = socket.accept()?;
-        stream.set_nodelay(true)?;
+    tokio::spawn(async move {
+        let Ok((mut stream, _)) = socket.accept().await else { return };
+        let _ = stream.set_nodelay(true);
         let mut bytes = [0; 64];
-        loop {
-            stream.read_exact(&mut bytes)?;
-            stream.write_all(&bytes)?;
+        while stream.read_exact(&mut bytes).await.is_ok() && stream.write_all(&bytes).await.is_ok()
+        {
         }
-        #[allow(unreachable_code, reason = "it says what may go wrong")]
-        std::io::Result::Ok(())
     });
     Ok(())
 }
 
-/// What two processes of this machine need at least for 64 bytes there and back, without encryption, tasks
-/// or anything else: the middle, in microseconds.
-fn ping(place: &Path, how_long: Duration) -> Result<f64, Failure> {
+/// What two processes of this machine need at least for 64 bytes there and back between two tasks, without
+/// encryption or anything else: the middle, in microseconds.
+async fn ping(place: &Path, how_long: Duration) -> Result<f64, Failure> {
     let address = std::fs::read_to_string(place.join(ECHO)).map_err(broken)?;
-    let mut stream = TcpStream::connect(address).map_err(broken)?;
+    let mut stream = TcpStream::connect(address).await.map_err(broken)?;
     stream.set_nodelay(true).map_err(broken)?;
     let (mut bytes, mut pinged) = ([0; 64], Vec::new());
     let began = Instant::now();
     while began.elapsed() < how_long {
         let at = Instant::now();
-        stream.write_all(&bytes).map_err(broken)?;
-        stream.read_exact(&mut bytes).map_err(broken)?;
+        stream.write_all(&bytes).await.map_err(broken)?;
+        stream.read_exact(&mut bytes).await.map_err(broken)?;
         pinged.push(at.elapsed());
     }
     let pinged: Samples = pinged.into_iter().collect();

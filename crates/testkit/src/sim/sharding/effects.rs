@@ -141,6 +141,7 @@ impl World {
                 self.queue.push(at, What::Stopped { shell: id, shard, token });
                 self.note(|| format!("{node} stops shard {shard} with {token}"));
             }
+            region::Effect::Hurry { .. } => {} // Whatever stops does so within the budget.
             region::Effect::Deliver { shard, token, message } => {
                 self.served.insert(message);
                 self.sim.note(|| format!("message {message} reaches shard {shard}"));
