@@ -91,22 +91,21 @@ impl Placement for Least {
 
     fn moves(&self, regions: &[Load], homes: &[(Shard, usize)], limit: usize) -> Vec<Shard> {
         let mut counts: Vec<usize> = regions.iter().map(|load| load.shards).collect();
-        // What could be taken from each; of the last ones first.
-        let mut theirs = vec![Vec::new(); regions.len()];
-        for (shard, home) in homes {
-            theirs[*home].push(*shard);
-        }
+        // How many could be taken from each.
+        let mut theirs = vec![0; regions.len()];
+        homes.iter().for_each(|(_, place)| theirs[*place] += 1);
         let mut moved = Vec::new();
+        let mut homes = homes.to_vec();
         while moved.len() < limit {
             let places = || counts.iter().copied().zip(0..);
-            let rich = places().filter(|(_, place): &(usize, usize)| !theirs[*place].is_empty());
+            let rich = places().filter(|(_, place): &(usize, usize)| theirs[*place] > 0);
             let (Some((few, least)), Some((many, most))) = (places().min(), rich.max()) else {
                 break;
             };
-            if many < few + 2 {
-                break;
-            }
-            moved.extend(theirs[most].pop());
+            let last = homes.iter().rposition(|(_, place)| *place == most);
+            let Some(index) = last.filter(|_| many >= few + 2) else { break };
+            moved.push(homes.swap_remove(index).0);
+            theirs[most] -= 1;
             counts[most] -= 1;
             counts[least] += 1;
         }
