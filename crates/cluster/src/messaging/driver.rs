@@ -383,11 +383,13 @@ async fn put(mailbox: &Mailbox, entry: Entry) -> Result<(), Refused> {
     telemetry::waited();
     let place = mailbox.wait();
     let mut turn = std::pin::pin!(place.turn());
+    // Twice: this process may have stood still, and the receiver with it.
+    let (mut taken, mut halves) = (mailbox.taken(), 0);
     loop {
-        let taken = mailbox.taken();
-        match timeout(PATIENCE, &mut turn).await {
+        match timeout(PATIENCE / 2, &mut turn).await {
             Ok(turn) => return turn.put(refused.entry),
-            Err(_) if mailbox.taken() != taken => {}
+            Err(_) if mailbox.taken() != taken => (taken, halves) = (mailbox.taken(), 0),
+            Err(_) if halves == 0 => halves = 1,
             Err(_) => {
                 mailbox.set_stuck();
                 return Err(refused);

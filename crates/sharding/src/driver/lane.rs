@@ -194,7 +194,6 @@ impl<E: Entity> Shards<E> {
                 let count = self.inlet.queue.take(&mut self.ahead, awake == 0);
                 if count > 0 {
                     awake = if count >= MANY { AWAKE } else { 0 };
-                    handled += count;
                     self.common.tally.received(count);
                 }
             }
@@ -224,7 +223,7 @@ impl<E: Entity> Shards<E> {
                 () = std::future::ready(()), if !self.ahead.is_empty() => {
                     self.common.next_round();
                     self.forget();
-                    self.go_on();
+                    handled += self.go_on();
                 }
                 () = tokio::task::yield_now(), if awake > 0 => awake -= 1,
                 () = self.inlet.queue.filled(), if awake == 0 => {}
@@ -234,15 +233,16 @@ impl<E: Entity> Shards<E> {
         }
     }
 
-    /// Has some received, until there is an order.
-    fn go_on(&mut self) {
-        for _ in 0..BATCH {
+    /// Has some received, until there is an order; how many.
+    fn go_on(&mut self) -> usize {
+        for handled in 0..BATCH {
             if self.inlet.unread.load(Relaxed) > 0 {
-                return;
+                return handled;
             }
-            let Some((shard, item)) = self.ahead.pop_front() else { return };
+            let Some((shard, item)) = self.ahead.pop_front() else { return handled };
             receive(&mut self.common, &mut self.shards, shard, item);
         }
+        BATCH
     }
 
     fn forget(&mut self) {
@@ -440,7 +440,7 @@ fn passivate<E: Entity>(
 /// How many messages are taken at a time.
 const BATCH: usize = 256;
 /// How many messages are handled before others have their turn.
-const IN_A_ROW: usize = 8192;
+const IN_A_ROW: usize = 1024;
 /// So many at a time, and more are on their way.
 const MANY: usize = 32;
 /// How often a lane looks again before it sleeps: for some microseconds.
