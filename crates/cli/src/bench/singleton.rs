@@ -4,11 +4,11 @@
 use std::fmt;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tenure_cluster::certs::Authority;
 use tenure_cluster::messaging::{Ask, CodecError, Message, Received};
@@ -99,7 +99,7 @@ impl Actor for Counter {
 /// Hosts the singleton here, and has the other process talk to it.
 pub(super) fn measure(how_long: Duration) -> Result<Figures, Failure> {
     let place = Place::new()?;
-    let output = runtime()?.block_on(async {
+    runtime()?.block_on(async {
         let authority = Authority::new("bench").map_err(broken)?;
         for name in ["host", "peer"] {
             let files = authority.issue(name, &["127.0.0.1"]).map_err(broken)?;
@@ -109,20 +109,10 @@ pub(super) fn measure(how_long: Duration) -> Result<Figures, Failure> {
         let count = Arc::<AtomicU64>::default();
         let singleton = cluster.singleton("counter").lease(store.lease("bench.counter"));
         singleton.start(move || Counter(count.clone())).map_err(broken)?;
-        let program = std::env::current_exe().map_err(broken)?;
-        let peer = tokio::process::Command::new(program)
-            .args(["bench", "singleton", "--duration"])
-            .arg(format!("{}ms", how_long.as_millis()))
-            .arg("--peer")
-            .arg(&place.0)
-            .stderr(Stdio::inherit())
-            .kill_on_drop(true)
-            .output();
-        let output = peer.await.map_err(broken)?;
+        let figures = other_process("singleton", &place.0, how_long).await;
         cluster.leave().await;
-        Ok::<_, Failure>(output)
-    })?;
-    serde_json::from_slice(&output.stdout).map_err(broken)
+        figures
+    })
 }
 
 /// The other process: talks, and prints what it measured.
@@ -163,6 +153,28 @@ pub(super) fn peer(place: &Path, how_long: Duration) -> Result<(), Failure> {
     })?;
     println!("{}", serde_json::to_string(&figures).map_err(broken)?);
     Ok(())
+}
+
+/// Has another process of this program talk to what is hosted here, and returns what it found out.
+pub(super) async fn other_process<T: DeserializeOwned>(
+    what: &str,
+    place: &Path,
+    how_long: Duration,
+) -> Result<T, Failure> {
+    let program = std::env::current_exe().map_err(broken)?;
+    let other = tokio::process::Command::new(program)
+        .args(["bench", what, "--duration"])
+        .arg(format!("{}ms", how_long.as_millis()))
+        .arg("--peer")
+        .arg(place)
+        .kill_on_drop(true)
+        .output();
+    let output = other.await.map_err(broken)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(broken(format!("the other process, {}: {}", output.status, said.trim())));
+    }
+    serde_json::from_slice(&output.stdout).map_err(broken)
 }
 
 /// As services do their work. What runs outside of the runtime's threads would be woken across threads for

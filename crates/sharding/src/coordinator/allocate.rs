@@ -34,6 +34,7 @@ impl Coordinator {
         let Some(duty) = &self.duty else { return };
         let leavers = duty.hosts.iter().filter(|(_, it)| self.members.is_leaving(&it.host.node));
         let leaving: Vec<Shard> = leavers
+            .filter(|(id, _)| duty.kept(**id) > 0)
             .flat_map(|(id, _)| duty.hosted(*id))
             .filter(|(_, place)| matches!(place, Place::Starting { .. } | Place::At { .. }))
             .map(|(shard, _)| shard)
@@ -51,6 +52,9 @@ impl Coordinator {
     /// Gives what is free to those who have least.
     fn allocate(&mut self, eligible: &BTreeSet<HostId>, now: Moment) {
         let Some(duty) = &mut self.duty else { return };
+        if eligible.is_empty() {
+            return;
+        }
         let free: Vec<Shard> =
             duty.free().iter().copied().filter(|shard| duty.is_due(*shard, now)).collect();
         // The first who answers does not get everything.
@@ -61,7 +65,7 @@ impl Coordinator {
         };
         let waited = duty.recovered.is_some_and(|since| now >= since + self.settings.patience);
         let is_early = !waited && self.members.hosts().any(is_expected);
-        if free.is_empty() || eligible.is_empty() || is_early {
+        if free.is_empty() || is_early {
             return;
         }
         let (ids, mut loads) = loads(duty, &newest(duty, eligible));
@@ -291,9 +295,7 @@ impl Coordinator {
 /// How many shards each of these has and keeps, or is being given.
 fn loads(duty: &Duty, hosts: &BTreeSet<HostId>) -> (Vec<HostId>, Vec<Load>) {
     let known = hosts.iter().filter_map(|id| Some((*id, duty.hosts.get(id)?)));
-    let keeps = |place: &Place| !matches!(place, Place::HandingOff { .. });
-    let count = |id| duty.hosted(id).filter(|(_, place)| keeps(place)).count();
-    let load = |id, known: &Known| Load { node: known.host.node.clone(), shards: count(id) };
+    let load = |id, known: &Known| Load { node: known.host.node.clone(), shards: duty.kept(id) };
     known.map(|(id, known)| (id, load(id, known))).unzip()
 }
 

@@ -39,6 +39,8 @@ pub(super) struct Duty {
     moving: usize,
     /// What each host has, or will have, or has until it confirms that it has not.
     hosted: BTreeMap<HostId, BTreeSet<Shard>>,
+    /// How many of them it was asked to give back.
+    handing_off: BTreeMap<HostId, usize>,
     /// The number of the last allocation.
     pub(super) step: u64,
     /// Since when it knows where every shard is.
@@ -135,6 +137,7 @@ impl Duty {
             free: BTreeSet::new(),
             moving: 0,
             hosted: BTreeMap::new(),
+            handing_off: BTreeMap::new(),
             step: 0,
             recovered: None,
             resend_at: now + settings.resend_interval,
@@ -175,6 +178,12 @@ impl Duty {
             Place::Free => self.free.insert(shard),
             _ => self.free.remove(&shard),
         };
+        if let Place::HandingOff { host, .. } = old {
+            *self.handing_off.entry(host).or_default() -= 1;
+        }
+        if let Place::HandingOff { host, .. } = place {
+            *self.handing_off.entry(host).or_default() += 1;
+        }
         let (from, to) = (old.allocation(), place.allocation());
         if let Some((host, _)) = from
             && let Some(shards) = self.hosted.get_mut(&host)
@@ -188,7 +197,14 @@ impl Duty {
             && self.hosted.get(&host).is_some_and(BTreeSet::is_empty)
         {
             self.hosted.remove(&host);
+            self.handing_off.remove(&host);
         }
+    }
+
+    /// How many shards a host has and keeps, or is being given.
+    pub(super) fn kept(&self, host: HostId) -> usize {
+        let hosted = self.hosted.get(&host).map_or(0, BTreeSet::len);
+        hosted - self.handing_off.get(&host).copied().unwrap_or(0)
     }
 
     /// Those that are nowhere, in order.

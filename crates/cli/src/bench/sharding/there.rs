@@ -1,7 +1,6 @@
 //! What another process measures, over loopback with mutual TLS.
 
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +13,9 @@ use tenure_cluster::messaging::Received;
 use tenure_sharding::{BoxError, Entity, EntityRef, Hosted, Shardings as _};
 
 use super::super::samples::Samples;
-use super::super::singleton::{Count, Count64, PATIENCE, Place, broken, in_a_task, join, runtime};
+use super::super::singleton::{
+    Count, Count64, PATIENCE, Place, broken, in_a_task, join, other_process, runtime,
+};
 use super::There;
 use crate::exit::{self, Failure};
 
@@ -42,7 +43,7 @@ impl Entity for Counter {
 /// Hosts entities here, and has the other process talk to them.
 pub(super) fn measure(how_long: Duration) -> Result<There, Failure> {
     let place = Place::new()?;
-    let output = runtime()?.block_on(async {
+    runtime()?.block_on(async {
         let authority = Authority::new("bench").map_err(broken)?;
         for name in ["host", "peer"] {
             let files = authority.issue(name, &["127.0.0.1"]).map_err(broken)?;
@@ -56,23 +57,10 @@ pub(super) fn measure(how_long: Duration) -> Result<There, Failure> {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         echo(&place.0).await?;
-        let program = std::env::current_exe().map_err(broken)?;
-        let peer = tokio::process::Command::new(program)
-            .args(["bench", "sharding", "--duration"])
-            .arg(format!("{}ms", how_long.as_millis()))
-            .arg("--peer")
-            .arg(&place.0)
-            .stderr(Stdio::inherit())
-            .kill_on_drop(true)
-            .output();
-        let output = peer.await.map_err(broken)?;
+        let figures = other_process("sharding", &place.0, how_long).await;
         cluster.leave().await;
-        Ok::<_, Failure>(output)
-    })?;
-    if !output.status.success() {
-        return Err(broken(format!("the other process: {}", output.status)));
-    }
-    serde_json::from_slice(&output.stdout).map_err(broken)
+        figures
+    })
 }
 
 /// The other process: talks, and prints what it measured.
