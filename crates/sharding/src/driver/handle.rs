@@ -213,6 +213,7 @@ impl<M: Message> Shared<M> {
         let deadline = Instant::now() + time;
         // The node that was asked last, and has refused since the shard is not there any more.
         let mut refused: Option<Node> = None;
+        let mut full = 0;
         loop {
             let way = timeout_at(deadline, self.way(id, shard, refused.take())).await;
             let way = way.map_err(|_| NotDone::NotSentWithin(time))??;
@@ -233,6 +234,12 @@ impl<M: Message> Shared<M> {
                     if refused.is_none() {
                         super::pause_briefly().await;
                     }
+                }
+                // Many come at once. If there is still no room, somebody does not keep up.
+                Err(AskError::NotDone(NotDone::Full)) if full < FULL_MAX => {
+                    full += 1;
+                    tokio::time::sleep_until(deadline.min(Instant::now() + PAUSE * (1 << full)))
+                        .await;
                 }
                 answer => return answer,
             }
@@ -297,3 +304,8 @@ impl<M: Message, Q: Ask> Asking<'_, M, Q> {
         shared.ask(id, *shard, question, time).await
     }
 }
+
+/// How often a question is asked again for which there was no room.
+const FULL_MAX: u32 = 5;
+/// Half of the first pause before that; each is twice as long as the one before.
+const PAUSE: Duration = Duration::from_millis(1);
