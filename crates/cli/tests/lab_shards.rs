@@ -146,9 +146,9 @@ fn hear(
         seen.up = view["up"] == true;
     }
     if let Some(shards) = said.get("shards") {
-        seen.hosted = shards["hosted"].as_u64().unwrap();
+        seen.hosted = shards["hosted"].as_array().unwrap().len() as u64;
         let now = || Some(Moment::now());
-        match shards["coordinates"] == true {
+        match shards["coordinates"].is_u64() {
             true => seen.coordinates = seen.coordinates.or_else(now),
             false => seen.coordinates = None,
         }
