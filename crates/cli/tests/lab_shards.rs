@@ -38,6 +38,8 @@ struct Node {
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     up: bool,
+    /// How many members all of them know to be in; none, while that is not so.
+    agreed: usize,
     hosted: u64,
     /// Since when.
     coordinates: Option<Moment>,
@@ -97,12 +99,13 @@ impl Lab {
         self.nodes[number].as_ref().map_or(Seen::default(), |node| *node.seen.lock().unwrap())
     }
 
-    /// Waits until all of these are up, host all shards between them, and one of them coordinates; who.
+    /// Waits until all of these are up and agree on that (a split before that may be counted differently by
+    /// its sides), host all shards between them, and one of them coordinates; who.
     fn served_by(&self, numbers: &[usize], within: Duration) -> usize {
         let what = format!("{numbers:?} to host all shards in {}", self.dir.path().display());
         until(&what, within, || {
             let seen: Vec<(usize, Seen)> = numbers.iter().map(|n| (*n, self.seen(*n))).collect();
-            let all = seen.iter().all(|(_, seen)| seen.up)
+            let all = seen.iter().all(|(_, seen)| seen.up && seen.agreed == numbers.len())
                 && seen.iter().map(|(_, seen)| seen.hosted).sum::<u64>() == SHARDS;
             let mut active = seen.iter().filter(|(_, seen)| seen.coordinates.is_some());
             match (active.next(), active.next()) {
@@ -144,6 +147,8 @@ fn hear(
     let mut seen = seen.lock().unwrap();
     if let Some(view) = said.get("view") {
         seen.up = view["up"] == true;
+        let members = view["members"].as_array().unwrap().len();
+        seen.agreed = if view["converged"] == true { members } else { 0 };
     }
     if let Some(shards) = said.get("shards") {
         seen.hosted = shards["hosted"].as_array().unwrap().len() as u64;
