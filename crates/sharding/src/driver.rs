@@ -7,7 +7,7 @@
 //! guard.rs      the coordinator's lease, the session, sessions of others
 //! routes.rs     where messages go, for whoever sends one
 //! count.rs      entities and messages, counted without slowing them
-//! lane.rs       a few tasks, each with its share of the shards; queue.rs: what waits for one
+//! crew.rs       a few tasks, each with its share of the shards; queue.rs: what waits for one
 //! shard.rs      one shard: its entities; run.rs: one call of one of them
 //! idle.rs       which entities to passivate; memory.rs: which are remembered
 //! remote.rs     messages from and to other nodes; outbox.rs: those that took the slow way
@@ -17,11 +17,11 @@
 
 mod control;
 mod count;
+mod crew;
 mod effects;
 mod guard;
 mod handle;
 mod idle;
-mod lane;
 mod letter;
 mod look;
 mod memory;

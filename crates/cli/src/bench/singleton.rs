@@ -100,12 +100,7 @@ impl Actor for Counter {
 pub(super) fn measure(how_long: Duration) -> Result<Figures, Failure> {
     let place = Place::new()?;
     runtime()?.block_on(async {
-        let authority = Authority::new("bench").map_err(broken)?;
-        for name in ["host", "peer"] {
-            let files = authority.issue(name, &["127.0.0.1"]).map_err(broken)?;
-            files.save(place.0.join(name)).map_err(broken)?;
-        }
-        let (cluster, store) = join(&place.0, "host").await?;
+        let (cluster, store) = host(&place.0).await?;
         let count = Arc::<AtomicU64>::default();
         let singleton = cluster.singleton("counter").lease(store.lease("bench.counter"));
         singleton.start(move || Counter(count.clone())).map_err(broken)?;
@@ -183,6 +178,16 @@ pub(super) fn in_a_task<T: Send + 'static>(
     work: impl Future<Output = Result<T, Failure>> + Send + 'static,
 ) -> Result<T, Failure> {
     runtime()?.block_on(async { tokio::spawn(work).await.map_err(broken)? })
+}
+
+/// Makes certificates for both processes, and joins as the one that hosts.
+pub(super) async fn host(place: &Path) -> Result<(Cluster, tenure_lease::Store), Failure> {
+    let authority = Authority::new("bench").map_err(broken)?;
+    for name in ["host", "peer"] {
+        let files = authority.issue(name, &["127.0.0.1"]).map_err(broken)?;
+        files.save(place.join(name)).map_err(broken)?;
+    }
+    join(place, "host").await
 }
 
 pub(super) async fn join(

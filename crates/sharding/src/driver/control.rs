@@ -13,9 +13,9 @@ use tenure_cluster::{Node, Status as MemberStatus, View, Views};
 use tenure_lease::record::SessionRef;
 use tenure_lease::{Loss, Moment, Session, Tenure, Token};
 
+use super::crew::{Crew, Ended, Inlet};
 use super::guard::{Guard, Guarded, Guards};
 use super::handle::Shared;
-use super::lane::{Ended, Inlet, Lane};
 use super::letter::{Farewell, Letter, board, farewells};
 use super::outbox::Outbox;
 use super::{Event, Parcel};
@@ -54,7 +54,7 @@ pub(super) struct Control<M: Message> {
     pub(super) take_over: BTreeSet<SessionRef>,
     pub(super) shards: HashMap<Shard, Running<M>>,
     /// Those that run shards; none, if this node hosts none.
-    pub(super) lanes: Vec<Lane<M>>,
+    pub(super) crews: Vec<Crew<M>>,
     pub(super) tasks: JoinSet<()>,
     ended: (mpsc::UnboundedSender<Ended<M>>, mpsc::UnboundedReceiver<Ended<M>>),
     /// By the number of the shard.
@@ -85,7 +85,7 @@ pub(super) struct Control<M: Message> {
 /// A shard that is here.
 pub(super) struct Running<M> {
     pub(super) token: Token,
-    pub(super) lane: usize,
+    pub(super) crew: usize,
     pub(super) stop: watch::Sender<Option<StopReason>>,
     /// What found no room yet.
     pub(super) pending: VecDeque<Parcel<M>>,
@@ -130,7 +130,7 @@ impl<M: Message> Control<M> {
             observe: BTreeSet::new(),
             take_over: BTreeSet::new(),
             shards: HashMap::new(),
-            lanes: Vec::new(),
+            crews: Vec::new(),
             tasks: JoinSet::new(),
             ended: mpsc::unbounded_channel(),
             unsaid: BTreeSet::new(),
@@ -152,7 +152,7 @@ impl<M: Message> Control<M> {
 
     pub(super) async fn run(mut self, mut incoming: Incoming<M>) {
         let Incoming { events, letters, farewells, leaving } = &mut incoming;
-        self.open_lanes();
+        self.open_crews();
         let (mut deaf, mut asked) = (false, false);
         let shared = self.shared.clone();
         let routes = &shared.routes;
@@ -205,17 +205,17 @@ impl<M: Message> Control<M> {
     }
 
     /// As many as there are threads to run them.
-    fn open_lanes(&mut self) {
+    fn open_crews(&mut self) {
         if self.spawn.is_some() {
             let count = tokio::runtime::Handle::current().metrics().num_workers().max(1);
-            self.lanes = (0..count).filter_map(|_| self.open_lane(count)).collect();
+            self.crews = (0..count).filter_map(|_| self.open_crew(count)).collect();
         }
     }
 
-    pub(super) fn open_lane(&mut self, count: usize) -> Option<Lane<M>> {
+    pub(super) fn open_crew(&mut self, count: usize) -> Option<Crew<M>> {
         let (spawn, tasks) = (self.spawn.as_ref()?, &mut self.tasks);
         let ended = self.ended.0.clone();
-        Some(Lane::new(count, ended, |inlet| tasks.spawn(spawn(inlet))))
+        Some(Crew::new(count, ended, |inlet| tasks.spawn(spawn(inlet))))
     }
 
     /// Whether this node may go: others host its shards, and nothing is on its way here any more.

@@ -13,8 +13,8 @@ use tenure_cluster::messaging::{Lost, Message, NotDone, Received, Reply};
 use tenure_lease::{Moment, Token};
 
 use super::control::{Control, Published, Running};
+use super::crew::{Ended, Order, StopOrder};
 use super::handle::closed;
-use super::lane::{Ended, Order, StopOrder};
 use super::letter::{Farewell, Letter, board};
 use super::outbox::{Out, Outbox};
 use super::remote::{Frame, Peer, refuse, size};
@@ -181,7 +181,7 @@ impl<M: Message> Control<M> {
     }
 
     fn start(&mut self, shard: Shard, token: Token) {
-        if self.lanes.is_empty() {
+        if self.crews.is_empty() {
             return;
         }
         let kind = &self.shared.kind;
@@ -195,12 +195,12 @@ impl<M: Message> Control<M> {
             session: self.session.clone(),
             stop: stopping,
         });
-        let lanes = self.lanes.iter().zip(0..).min_by_key(|(lane, _)| lane.shards);
-        let lane = lanes.map_or(0, |(_, place)| place);
-        self.lanes[lane].shards += 1;
-        self.lanes[lane].order(Order::Begin(hosted));
+        let crews = self.crews.iter().zip(0..).min_by_key(|(crew, _)| crew.shards);
+        let crew = crews.map_or(0, |(_, place)| place);
+        self.crews[crew].shards += 1;
+        self.crews[crew].order(Order::Begin(hosted));
         let (pending, held) = (VecDeque::new(), None);
-        self.shards.insert(shard, Running { token, lane, stop, pending, held });
+        self.shards.insert(shard, Running { token, crew, stop, pending, held });
     }
 
     /// Why shards stop now, and by when.
@@ -235,7 +235,7 @@ impl<M: Message> Control<M> {
         if let Some(running) = self.shards.get_mut(&shard).filter(|it| it.token == token) {
             running.held.get_or_insert_default();
             running.stop.send_replace(Some(reason.clone()));
-            self.lanes[running.lane].order(Order::Stop(shard, token, order));
+            self.crews[running.crew].order(Order::Stop(shard, token, order));
         }
     }
 
@@ -244,7 +244,7 @@ impl<M: Message> Control<M> {
         let order = self.stop_order();
         if let Some(running) = self.shards.get(&shard).filter(|it| it.token == token) {
             running.stop.send_replace(Some(order.reason.clone()));
-            self.lanes[running.lane].order(Order::Hurry(shard, token, order));
+            self.crews[running.crew].order(Order::Hurry(shard, token, order));
         }
     }
 
@@ -254,10 +254,10 @@ impl<M: Message> Control<M> {
         let now = Moment::now();
         self.refresh(now);
         if self.shards.get(&shard).is_none_or(|running| running.token != token) {
-            return; // It was ended with its lane already.
+            return; // It was ended with its crew already.
         }
         let Some(running) = self.shards.remove(&shard) else { return };
-        self.lanes[running.lane].shards -= 1;
+        self.crews[running.crew].shards -= 1;
         let mut left = Vec::new();
         for item in leftovers {
             let from = item.sender();
@@ -290,19 +290,19 @@ impl<M: Message> Control<M> {
         }
     }
 
-    /// A lane has failed, with the shards that it ran and what they had been handed.
+    /// A crew has failed, with the shards that it ran and what they had been handed.
     pub(super) fn failed(&mut self, error: &JoinError) {
         if error.is_cancelled() {
             return; // The runtime is shut down.
         }
         tracing::error!(kind = %self.shared.kind, "shards have failed: {error}");
         telemetry::failed(&self.shared.kind);
-        let Some(lane) = self.lanes.iter().position(|lane| lane.task == error.id()) else { return };
-        if let Some(mut next) = self.open_lane(self.lanes.len()) {
-            next.shards = self.lanes[lane].shards;
-            self.lanes[lane] = next;
+        let Some(crew) = self.crews.iter().position(|crew| crew.task == error.id()) else { return };
+        if let Some(mut next) = self.open_crew(self.crews.len()) {
+            next.shards = self.crews[crew].shards;
+            self.crews[crew] = next;
         }
-        let theirs = self.shards.iter().filter(|(_, running)| running.lane == lane);
+        let theirs = self.shards.iter().filter(|(_, running)| running.crew == crew);
         let failed: Vec<_> = theirs.map(|(shard, running)| (*shard, running.token)).collect();
         for (shard, token) in failed {
             self.ended(Ended { shard, token, leftovers: Vec::new() });
@@ -382,7 +382,7 @@ impl<M: Message> Control<M> {
                 continue; // It stops, and gives back what waits.
             }
             while let Some(parcel) = running.pending.pop_front() {
-                let queue = &self.lanes[running.lane].queue;
+                let queue = &self.crews[running.crew].queue;
                 if !queue.has_spare_room() {
                     running.pending.push_front(parcel);
                     self.crowded.insert(shard);
@@ -429,7 +429,7 @@ impl<M: Message> Control<M> {
         }
         let route = match &wanted {
             Published::Here(_) => match self.shards.get(&shard) {
-                Some(running) => Route::Here(self.lanes[running.lane].queue.clone()),
+                Some(running) => Route::Here(self.crews[running.crew].queue.clone()),
                 None => return false, // Not reached: it is started before it is published.
             },
             Published::There(node) => {

@@ -17,7 +17,7 @@ use crate::{Settings, Shard};
 
 pub(super) struct Idle {
     after: Option<Duration>,
-    /// How many entities this lane may have.
+    /// How many entities this crew may have.
     most: Option<usize>,
     began: Instant,
     now: u64,
@@ -35,10 +35,10 @@ struct Entry {
 }
 
 impl Idle {
-    pub(super) fn new(settings: &Settings, lanes: usize) -> Self {
+    pub(super) fn new(settings: &Settings, crews: usize) -> Self {
         Self {
             after: settings.passivate_after.map(|after| after.min(LONGEST)),
-            most: settings.entities_max.map(|most| (most / lanes).max(1)),
+            most: settings.entities_max.map(|most| (most / crews).max(1)),
             began: Instant::now(),
             now: 0,
             heap: BinaryHeap::new(),

@@ -46,7 +46,7 @@ pub(super) enum Done {
     Refused(RememberError),
 }
 
-/// What is being done for the shards of a lane.
+/// What is being done for the shards of a crew.
 #[derive(Default)]
 pub(super) struct Chores(JoinSet<Chore>);
 

@@ -1,6 +1,6 @@
-//! What waits for a lane: bounded, and in order.
+//! What waits for a crew: bounded, and in order.
 //!
-//! The lane takes all that is there at once, so that it and whoever sends seldom meet.
+//! The crew takes all that is there at once, so that it and whoever sends seldom meet.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use crate::Shard;
 
 pub(super) struct Queue<M> {
     state: Mutex<State<M>>,
-    /// Wakes the lane.
+    /// Wakes the crew.
     filled: Notify,
     /// Wakes whoever is first in line for room.
     emptied: Notify,
@@ -23,7 +23,7 @@ pub(super) struct Queue<M> {
 
 struct State<M> {
     items: Items<M>,
-    /// The lane sleeps.
+    /// The crew sleeps.
     asleep: bool,
     /// How many wait for room; nobody overtakes them.
     waiting: usize,
@@ -75,7 +75,7 @@ impl<M> Queue<M> {
         }
     }
 
-    /// Waits until it is our turn and there is room, or the lane is gone.
+    /// Waits until it is our turn and there is room, or the crew is gone.
     pub(super) async fn turn(&self) -> Turn<'_, M> {
         self.lock().waiting += 1;
         let place = Place(self);
@@ -97,7 +97,7 @@ impl<M> Queue<M> {
         state.closed || state.items.len() < ITEMS
     }
 
-    /// Takes all there is, after what was taken before. If there is nothing, the lane may sleep: then
+    /// Takes all there is, after what was taken before. If there is nothing, the crew may sleep: then
     /// whoever comes next wakes it.
     pub(super) fn take(&self, into: &mut Items<M>, sleeps: bool) -> usize {
         let mut state = self.lock();
@@ -151,7 +151,7 @@ pub(super) struct Turn<'a, M> {
 }
 
 impl<M> Turn<'_, M> {
-    /// It comes back if the lane is gone.
+    /// It comes back if the crew is gone.
     pub(super) fn put(self, shard: Shard, item: Item<M>) -> Result<(), Item<M>> {
         let queue = self.place.0;
         let state = queue.lock();
@@ -163,7 +163,7 @@ impl<M> Turn<'_, M> {
     }
 }
 
-/// How many messages wait for a lane before senders do.
+/// How many messages wait for a crew before senders do.
 const ITEMS: usize = 4096;
 /// Room for what has taken the slow way.
 const SPARE: usize = 1024;

@@ -1,7 +1,7 @@
 //! Where messages to each shard go, for whoever sends one: read without asking anybody.
 //!
 //! The region decides; [`Routes`] is what it last said. A message goes straight to the queue of the
-//! shard's lane, or straight to the node where the shard is; only while that is not settled it takes the
+//! shard's crew, or straight to the node where the shard is; only while that is not settled it takes the
 //! slow way, through the region.
 //!
 //! # Order
@@ -70,7 +70,7 @@ struct Line<M> {
 }
 
 pub(super) enum Way<M> {
-    /// Into the queue of its lane.
+    /// Into the queue of its crew.
     Here(Arc<Queue<M>>),
     /// To this node.
     There(Arc<Peer<M>>),
@@ -282,7 +282,7 @@ impl<M: Message> Routes<M> {
             _ => return Some(item),
         };
         if put.is_err() {
-            // Its lane is gone: lets whoever publishes the new way do so.
+            // Its crew is gone: lets whoever publishes the new way do so.
             tokio::task::yield_now().await;
         }
         put.err()

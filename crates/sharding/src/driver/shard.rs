@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tenure_cluster::messaging::{Lost, Received, Reply};
 use tenure_lease::Token;
 
-use super::lane::{Common, Ended, StopOrder};
+use super::crew::{Common, Ended, StopOrder};
 use super::memory::{Chore, Done, Memory, State};
 use super::remote::refuse;
 use super::routes::{Back, Item};

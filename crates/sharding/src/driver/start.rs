@@ -15,7 +15,7 @@ use super::handle::{Sharding, Shared};
 use super::letter::{Farewell, Letter, board, farewells};
 use super::remote::{self, Frame};
 use super::routes::Routes;
-use super::{Factory, inbox, lane, look, reliable_inbox};
+use super::{Factory, crew, inbox, look, reliable_inbox};
 use crate::builder::StartError;
 use crate::remember::Remember;
 use crate::{Entity, Settings};
@@ -85,7 +85,7 @@ fn begin<E: Entity>(
     let spawn = make.map(|make| {
         let shared = shared.clone();
         let spawn: Spawn<E::Message> =
-            Box::new(move |inlet| Box::pin(lane::run::<E>(shared.clone(), make.clone(), inlet)));
+            Box::new(move |inlet| Box::pin(crew::run::<E>(shared.clone(), make.clone(), inlet)));
         spawn
     });
     let (leave, leaving) = mpsc::channel(1);

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use tenure_cluster::certs::Authority;
 use tenure_cluster::messaging::Received;
 use tenure_sharding::{BoxError, Entity, EntityRef, Hosted, Shardings as _};
 
 use super::super::samples::Samples;
 use super::super::singleton::{
-    Count, Count64, PATIENCE, Place, broken, in_a_task, join, other_process, runtime,
+    Count, Count64, PATIENCE, Place, broken, host, in_a_task, join, other_process, runtime,
 };
 use super::There;
 use crate::exit::{self, Failure};
@@ -44,12 +43,7 @@ impl Entity for Counter {
 pub(super) fn measure(how_long: Duration) -> Result<There, Failure> {
     let place = Place::new()?;
     runtime()?.block_on(async {
-        let authority = Authority::new("bench").map_err(broken)?;
-        for name in ["host", "peer"] {
-            let files = authority.issue(name, &["127.0.0.1"]).map_err(broken)?;
-            files.save(place.0.join(name)).map_err(broken)?;
-        }
-        let (cluster, store) = join(&place.0, "host").await?;
+        let (cluster, store) = host(&place.0).await?;
         let count = Arc::<AtomicU64>::default();
         let kind = cluster.sharding("counter").shards(SHARDS).lease(store.lease("bench.counters"));
         let counters = kind.start(move |_| Counter(0, count.clone())).map_err(broken)?;

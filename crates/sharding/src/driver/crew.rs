@@ -51,7 +51,7 @@ pub(super) struct Ended<M> {
     pub(super) leftovers: Vec<Item<M>>,
 }
 
-/// What a lane is told.
+/// What a crew is told.
 pub(super) enum Order {
     Begin(Arc<HostedShard>),
     Stop(Shard, Token, StopOrder),
@@ -59,8 +59,8 @@ pub(super) enum Order {
     Hurry(Shard, Token, StopOrder),
 }
 
-/// The way into a lane.
-pub(super) struct Lane<M> {
+/// The way into a crew.
+pub(super) struct Crew<M> {
     pub(super) queue: Arc<Queue<M>>,
     orders: mpsc::UnboundedSender<Order>,
     /// How many orders it has not looked at.
@@ -72,8 +72,8 @@ pub(super) struct Lane<M> {
 
 /// Its inner end.
 pub(super) struct Inlet<M> {
-    /// How many lanes there are.
-    pub(super) lanes: usize,
+    /// How many crews there are.
+    pub(super) crews: usize,
     queue: Arc<Queue<M>>,
     /// Unbounded: there is little to be said, and control must not wait.
     orders: mpsc::UnboundedReceiver<Order>,
@@ -87,9 +87,9 @@ impl<M> Drop for Inlet<M> {
     }
 }
 
-impl<M: Send + 'static> Lane<M> {
+impl<M: Send + 'static> Crew<M> {
     pub(super) fn new(
-        lanes: usize,
+        crews: usize,
         ended: mpsc::UnboundedSender<Ended<M>>,
         spawn: impl FnOnce(Inlet<M>) -> AbortHandle,
     ) -> Self {
@@ -97,7 +97,7 @@ impl<M: Send + 'static> Lane<M> {
         let (orders, ordered) = mpsc::unbounded_channel();
         let unread = Arc::<AtomicUsize>::default();
         let task = spawn(Inlet {
-            lanes,
+            crews,
             queue: queue.clone(),
             orders: ordered,
             unread: unread.clone(),
@@ -108,11 +108,11 @@ impl<M: Send + 'static> Lane<M> {
 
     pub(super) fn order(&self, order: Order) {
         self.unread.fetch_add(1, Relaxed);
-        let _ = self.orders.send(order); // A lane that is gone is known to be.
+        let _ = self.orders.send(order); // A crew that is gone is known to be.
     }
 }
 
-/// A lane at work.
+/// A crew at work.
 struct Shards<E: Entity> {
     common: Common<E>,
     /// By the number of the shard.
@@ -122,11 +122,11 @@ struct Shards<E: Entity> {
     ahead: Items<E::Message>,
 }
 
-/// What all shards of a lane share.
+/// What all shards of a crew share.
 pub(super) struct Common<E: Entity> {
     pub(super) shared: Arc<Shared<E::Message>>,
     pub(super) make: Factory<E>,
-    /// A copy of this lane's own, so that lanes do not count references in one place.
+    /// A copy of this crew's own, so that crews do not count references in one place.
     pub(super) me: Node,
     pub(super) caller: Caller<E>,
     /// Entities that wait for something.
@@ -157,7 +157,7 @@ impl<E: Entity> Common<E> {
     }
 }
 
-/// Runs a lane for as long as its region lives.
+/// Runs a crew for as long as its region lives.
 pub(super) async fn run<E: Entity>(
     shared: Arc<Shared<E::Message>>,
     make: Factory<E>,
@@ -166,7 +166,7 @@ pub(super) async fn run<E: Entity>(
     let me = shared.cluster.me();
     let address = Address::new(me.address.as_str()).unwrap_or(me.address);
     let common = Common {
-        idle: Idle::new(&shared.settings, inlet.lanes),
+        idle: Idle::new(&shared.settings, inlet.crews),
         tally: Tally::new(shared.clone()),
         shared,
         make,
@@ -443,5 +443,5 @@ const BATCH: usize = 256;
 const IN_A_ROW: usize = 1024;
 /// So many at a time, and more are on their way.
 const MANY: usize = 32;
-/// How often a lane looks again before it sleeps: for some microseconds.
+/// How often a crew looks again before it sleeps: for some microseconds.
 const AWAKE: u32 = 16;
