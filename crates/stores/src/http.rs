@@ -3,11 +3,13 @@
 //! For stores whose protocol is a handful of JSON calls. It has no retries and no redirects (the
 //! keeper retries); a request goes out once, except that hyper sends it on a second connection if
 //! the first was closed before a byte of it was written. Connections are opened on the runtime that
-//! the request is made on, and kept for the next one.
+//! the request is made on, and kept for the next one, unless the server says that it would close
+//! them meanwhile.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -15,7 +17,7 @@ use hyper::body::Incoming;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
@@ -83,10 +85,18 @@ impl Http {
     /// comes.
     pub(crate) async fn begin(
         &self,
-        request: Request<Full<Bytes>>,
+        mut request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, Failed> {
+        let connection = capture_connection(&mut request);
         let sent = self.client.request(request).await;
-        sent.map_err(|error| Failed { unsent: error.is_connect(), message: causes(&error) })
+        let reply =
+            sent.map_err(|error| Failed { unsent: error.is_connect(), message: causes(&error) })?;
+        if closes_early(reply.headers())
+            && let Some(connection) = &*connection.connection_metadata()
+        {
+            connection.poison();
+        }
+        Ok(reply)
     }
 
     /// Takes in the rest of an answer.
@@ -94,6 +104,18 @@ impl Http {
         let body = Limited::new(body, BODY_MAX).collect().await;
         Ok(body.map_err(|error| format!("its answer broke off: {error}"))?.to_bytes())
     }
+}
+
+/// Whether the server says that it closes idle connections earlier than we stop using them. A
+/// request that it crosses on the way has no answer, and nobody knows whether it counts: a renewal
+/// is better sent on a new connection.
+fn closes_early(headers: &HeaderMap) -> bool {
+    let said = headers.get("keep-alive").and_then(|value| value.to_str().ok());
+    let timeout = said.and_then(|said| {
+        let mut parts = said.split(',').filter_map(|part| part.trim().strip_prefix("timeout="));
+        parts.next()?.parse().ok()
+    });
+    timeout.is_some_and(|seconds| Duration::from_secs(seconds) <= connections::IDLE_TIMEOUT)
 }
 
 /// What opens connections, to a server that may ask who we are, as for [`Http::with_identity`].
@@ -178,3 +200,57 @@ pub(crate) fn causes(error: &dyn std::error::Error) -> String {
 
 /// No answer is longer: thousands of records with a note each.
 const BODY_MAX: usize = 512 * 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// Answers every request with this head, and says how many connections there were.
+    fn connections_of_two_requests(head: &'static str) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let server = std::thread::spawn(move || {
+            let mut connections = 0;
+            loop {
+                let (stream, _) = listener.accept().expect("a client");
+                connections += 1;
+                let mut lines = BufReader::new(stream.try_clone().expect("a handle")).lines();
+                while let Some(Ok(line)) = lines.next() {
+                    if line.starts_with("GET /end") {
+                        return connections - 1;
+                    }
+                    if line.is_empty() {
+                        (&stream).write_all(head.as_bytes()).expect("a listener");
+                    }
+                }
+            }
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let http = Http::new(&Trust::Nothing).expect("a client");
+            for _ in 0..2 {
+                let request = Request::get(format!("http://{address}/")).body(Full::default());
+                let reply = http.send(request.expect("a request")).await.expect("an answer");
+                assert_eq!(reply.body, "ok");
+                // The connection goes back to the pool on another task.
+                tokio::task::yield_now().await;
+            }
+        });
+        TcpStream::connect(address).expect("the server").write_all(b"GET /end\r\n").expect("sent");
+        server.join().expect("a count")
+    }
+
+    #[test]
+    fn a_connection_is_kept_while_the_server_keeps_it() {
+        let once = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+        assert_eq!(connections_of_two_requests(once), 1);
+        let long = "HTTP/1.1 200 OK\r\nKeep-Alive: timeout=75\r\ncontent-length: 2\r\n\r\nok";
+        assert_eq!(connections_of_two_requests(long), 1);
+        let short =
+            "HTTP/1.1 200 OK\r\nKeep-Alive: max=9, timeout=5\r\ncontent-length: 2\r\n\r\nok";
+        assert_eq!(connections_of_two_requests(short), 2);
+    }
+}
