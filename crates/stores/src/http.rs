@@ -203,54 +203,53 @@ const BODY_MAX: usize = 512 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader, Write};
-    use std::net::{TcpListener, TcpStream};
+    use std::cell::Cell;
+
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::TcpListener;
 
     use super::*;
 
-    /// Answers every request with this head, and says how many connections there were.
-    fn connections_of_two_requests(head: &'static str) -> usize {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    /// How many connections two requests take, if every answer has this header.
+    async fn connections_of_two_requests(header: &str) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let server = std::thread::spawn(move || {
-            let mut connections = 0;
+        let connections = Cell::new(0);
+        let serve = async {
             loop {
-                let (stream, _) = listener.accept().expect("a client");
-                connections += 1;
-                let mut lines = BufReader::new(stream.try_clone().expect("a handle")).lines();
-                while let Some(Ok(line)) = lines.next() {
-                    if line.starts_with("GET /end") {
-                        return connections - 1;
-                    }
+                let (stream, _) = listener.accept().await.expect("a client");
+                connections.set(connections.get() + 1);
+                let (from, mut to) = stream.into_split();
+                let mut lines = BufReader::new(from).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
                     if line.is_empty() {
-                        (&stream).write_all(head.as_bytes()).expect("a listener");
+                        let answer =
+                            format!("HTTP/1.1 200 OK\r\n{header}content-length: 0\r\n\r\n");
+                        to.write_all(answer.as_bytes()).await.expect("a listener");
                     }
                 }
             }
-        });
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(async {
+        };
+        let ask = async {
             let http = Http::new(&Trust::Nothing).expect("a client");
             for _ in 0..2 {
                 let request = Request::get(format!("http://{address}/")).body(Full::default());
-                let reply = http.send(request.expect("a request")).await.expect("an answer");
-                assert_eq!(reply.body, "ok");
+                http.send(request.expect("a request")).await.expect("an answer");
                 // The connection goes back to the pool on another task.
                 tokio::task::yield_now().await;
             }
-        });
-        TcpStream::connect(address).expect("the server").write_all(b"GET /end\r\n").expect("sent");
-        server.join().expect("a count")
+        };
+        tokio::select! {
+            () = serve => {}
+            () = ask => {}
+        }
+        connections.get()
     }
 
-    #[test]
-    fn a_connection_is_kept_while_the_server_keeps_it() {
-        let once = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-        assert_eq!(connections_of_two_requests(once), 1);
-        let long = "HTTP/1.1 200 OK\r\nKeep-Alive: timeout=75\r\ncontent-length: 2\r\n\r\nok";
-        assert_eq!(connections_of_two_requests(long), 1);
-        let short =
-            "HTTP/1.1 200 OK\r\nKeep-Alive: max=9, timeout=5\r\ncontent-length: 2\r\n\r\nok";
-        assert_eq!(connections_of_two_requests(short), 2);
+    #[tokio::test]
+    async fn a_connection_is_kept_while_the_server_keeps_it() {
+        assert_eq!(connections_of_two_requests("").await, 1);
+        assert_eq!(connections_of_two_requests("Keep-Alive: timeout=75\r\n").await, 1);
+        assert_eq!(connections_of_two_requests("Keep-Alive: max=9, timeout=5\r\n").await, 2);
     }
 }
