@@ -235,14 +235,28 @@ impl<E: Entity> Shards<E> {
 
     /// Has some received, until there is an order; how many.
     fn go_on(&mut self) -> usize {
+        let fetches = self.common.live > FETCHED_FROM;
         for handled in 0..BATCH {
             if self.inlet.unread.load(Relaxed) > 0 {
                 return handled;
+            }
+            if fetches && handled % FETCHED == 0 {
+                self.fetch();
             }
             let Some((shard, item)) = self.ahead.pop_front() else { return handled };
             receive(&mut self.common, &mut self.shards, shard, item);
         }
         BATCH
+    }
+
+    /// Looks at the entities of the next few messages. Memory answers several such looks at once, but
+    /// only one when each message is handled in between.
+    fn fetch(&self) {
+        for (shard, item) in self.ahead.iter().take(FETCHED) {
+            if let Some(Some(state)) = self.shards.get(shard.0 as usize) {
+                state.fetch(&item.id);
+            }
+        }
     }
 
     fn forget(&mut self) {
@@ -439,6 +453,10 @@ fn passivate<E: Entity>(
 
 /// How many messages are taken at a time.
 const BATCH: usize = 256;
+/// How many entities are looked at ahead of their messages.
+const FETCHED: usize = 8;
+/// With fewer entities, all are near the processor anyway.
+const FETCHED_FROM: usize = 4096;
 /// How many messages are handled before others have their turn.
 const IN_A_ROW: usize = 1024;
 /// So many at a time, and more are on their way.

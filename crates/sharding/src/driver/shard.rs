@@ -2,6 +2,7 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::hint::black_box;
 use std::sync::Arc;
 
 use tokio::task::AbortHandle;
@@ -109,6 +110,13 @@ impl<E: Entity> ShardState<E> {
 
     pub(super) fn knows(&self, id: &EntityId) -> bool {
         self.entities.contains_key(id)
+    }
+
+    /// Has an entity at hand for the message that comes next for it.
+    #[inline]
+    pub(super) fn fetch(&self, id: &EntityId) {
+        let cell = self.entities.get(id).and_then(|slot| slot.idle.as_ref());
+        black_box(cell.is_some_and(|cell| cell.hosted.is_passivated()));
     }
 
     /// Has one received now, if its entity is idle; else it waits.
