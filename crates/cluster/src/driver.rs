@@ -73,11 +73,7 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
     let (events, _) = broadcast::channel(EVENTS);
     let me = new_node(&settings);
     let state = watch::Sender::new(State::outside(me.clone()));
-    let messaging = Arc::new(Messaging::new(
-        data.clone(),
-        state.subscribe(),
-        settings.transport.data_frame_max,
-    ));
+    let messaging = Arc::new(Messaging::new(data.clone(), state.subscribe(), &settings.transport));
     let (proof_in, proof) = watch::channel(Proof::Pending);
     let leases = preflight::leases(&settings);
     runtime.spawn(preflight::prove(leases, preflight::EVERY, proof_in));

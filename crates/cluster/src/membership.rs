@@ -291,6 +291,7 @@ impl Membership {
                     self.end(Ending::Removed);
                 }
             }
+            Control::Posted(_) => {} // Not for it.
         }
     }
 

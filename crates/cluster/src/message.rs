@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::Node;
@@ -40,6 +41,16 @@ pub enum Control {
         /// The sender's cluster.
         cluster: u64,
     },
+    /// Not about the cluster itself: a message that somebody posted, as a frame of the data lane.
+    Posted(Vec<u8>),
+}
+
+/// Writes a frame of the control lane.
+pub(crate) fn encode(message: &Control) -> Option<Bytes> {
+    postcard::to_stdvec(message)
+        .inspect_err(|error| tracing::error!("a control message cannot be encoded: {error}"))
+        .ok()
+        .map(Bytes::from)
 }
 
 /// Reads a frame of the control lane.

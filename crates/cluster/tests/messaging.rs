@@ -261,6 +261,47 @@ async fn a_full_mailbox_refuses_what_does_not_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_posted_overtakes_what_waits() {
+    let clusters = nodes(2).await;
+    let node = clusters[1].me();
+    let mut words = clusters[1].receiver::<u64>("words").unwrap();
+    // One that takes ten a second: all that is on its way would take minutes.
+    let mut slow = clusters[1].receiver_with_room::<Vec<u8>>("slow", 10).unwrap();
+    let taking = tokio::spawn(async move {
+        while slow.recv().await.is_some() {
+            tokio::time::sleep(SECOND / 10).await;
+        }
+    });
+    let flood = clusters[0].to::<Vec<u8>>(&node, "slow");
+    let flooding: Vec<_> = (0..8)
+        .map(|_| {
+            let flood = flood.clone();
+            tokio::spawn(async move { while flood.tell(vec![0; 10_000]).await.is_ok() {} })
+        })
+        .collect();
+    let sender = clusters[0].to::<u64>(&node, "words");
+    eventually(|| (0..100).all(|_| sender.try_tell(0) == Err(NotDone::Full))).await;
+    while words.try_recv().is_some() {} // From before it was full.
+    for word in 1..=100 {
+        sender.post(word).unwrap();
+    }
+    for word in 1..=100 {
+        let received = next(&mut words).await;
+        assert_eq!((received.message, received.from), (word, clusters[0].me()));
+    }
+    flooding.iter().for_each(|task| task.abort());
+    taking.abort();
+
+    // To oneself, to nobody, and to a stranger.
+    clusters[1].to::<u64>(&node, "words").post(7).unwrap();
+    assert_eq!(next(&mut words).await.message, 7);
+    clusters[0].to::<u64>(&node, "nobody").post(1).unwrap();
+    let stranger = Node { incarnation: Incarnation(1), ..node };
+    let refused = clusters[0].to::<u64>(&stranger, "words").post(1).unwrap_err();
+    assert!(matches!(refused, NotDone::NotAMember(_)), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_receiver_makes_its_senders_wait_and_a_stuck_one_does_not_stop_the_others() {
     const SENT: u64 = 20_000;
     let clusters = nodes(2).await;

@@ -1,4 +1,4 @@
-//! What coordinator and regions tell each other, on the data lane.
+//! What coordinator and regions tell each other, on the control lane.
 //!
 //! Each frame begins with the version of this format. Who sent it is known from the connection.
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
 use tenure_lease::{Lease, Moment};
 use tokio::sync::{mpsc, watch};
 
@@ -14,7 +13,7 @@ use super::{Command, Driver, Proof, entropy};
 use crate::downing::Strategy;
 use crate::formation::{Formation, FormationEffect, FormationNote};
 use crate::membership::{Effect, Ending, Membership};
-use crate::message::{Control, decode};
+use crate::message::{Control, decode, encode};
 use crate::resolver::{Asked, Resolver, ResolverEffect};
 use crate::transport::{self, Direction, Down, Lane, Transport};
 use crate::view::{Digest, Role, Status, Verdict};
@@ -336,6 +335,9 @@ impl Life<'_> {
             transport::Event::Control { from, frames } => {
                 for frame in frames {
                     match decode(&frame) {
+                        Some(Control::Posted(frame)) => {
+                            self.driver.messaging.posted(&from.node, &frame);
+                        }
                         Some(message) => {
                             self.membership.receive(&from.node, message, Moment::now());
                         }
@@ -423,13 +425,6 @@ fn must_agree(settings: &crate::Settings) -> Arc<[(String, String)]> {
     ];
     let own = own.map(|(name, value)| (name.to_owned(), value));
     own.into_iter().chain(settings.must_agree.clone()).collect()
-}
-
-fn encode(message: &Control) -> Option<Bytes> {
-    postcard::to_stdvec(message)
-        .inspect_err(|error| tracing::error!("a control message cannot be encoded: {error}"))
-        .ok()
-        .map(Bytes::from)
 }
 
 /// How long giving back a lease may take.

@@ -18,17 +18,18 @@ use self::ask::Asks;
 use super::mailbox::{Entry, Mailbox, Refused, Why};
 use super::wire::{self, Back, Head};
 use super::{
-    DeadLetter, DeadLetters, Lost, Message, NotDone, ReceiverError, Reply, Unknown, telemetry,
+    CodecError, DeadLetter, DeadLetters, Lost, Message, NotDone, ReceiverError, Reply, Unknown,
+    telemetry,
 };
 use crate::Node;
 use crate::cluster::State;
-use crate::transport::{Closed, DataLane, Frames, SendError, Transport};
+use crate::message::{Control, encode};
+use crate::transport::{Closed, DataLane, Frames, SendError, Transport, TransportSettings};
 
 /// For how long a full mailbox may make others wait.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Receivers whose names begin so are told what concerns everybody who has one: a node that has none
-/// is no loss.
+/// The names of receivers that nodes post to each other begin so.
 pub const BOARD: &str = "tenure/board/";
 
 /// Everything about a node's messages; it outlives the node's incarnations.
@@ -37,8 +38,9 @@ pub(crate) struct Messaging {
     /// The runtime that user code runs on.
     runtime: Handle,
     state: watch::Receiver<State>,
-    /// The longest frame.
+    /// The longest frame of the data lane.
     pub(super) frame_max: usize,
+    control_frame_max: usize,
     attached: RwLock<Option<Attached>>,
     receivers: Mutex<Receivers>,
     asks: Asks,
@@ -68,11 +70,16 @@ pub(super) enum Route {
 }
 
 impl Messaging {
-    pub(crate) fn new(runtime: Handle, state: watch::Receiver<State>, frame_max: usize) -> Self {
+    pub(crate) fn new(
+        runtime: Handle,
+        state: watch::Receiver<State>,
+        transport: &TransportSettings,
+    ) -> Self {
         Self {
             runtime,
             state,
-            frame_max,
+            frame_max: transport.data_frame_max,
+            control_frame_max: transport.control_frame_max,
             attached: RwLock::default(),
             receivers: Mutex::default(),
             asks: Asks { waiting: Mutex::default(), next: AtomicU64::new(0) },
@@ -148,8 +155,7 @@ impl Messaging {
     }
 
     pub(super) fn dead(&self, to: &Node, receiver: Option<Arc<str>>, count: u64, why: Lost) {
-        let posted = receiver.as_ref().is_some_and(|receiver| receiver.starts_with(BOARD));
-        if count == 0 || posted && why == Lost::NoSuchReceiver {
+        if count == 0 {
             return;
         }
         telemetry::dead(why, count);
@@ -187,18 +193,18 @@ impl Messaging {
         lock(&self.receivers).by_name.get(name).cloned()
     }
 
+    fn own(&self, name: &Arc<str>) -> Result<Arc<Mailbox>, NotDone> {
+        self.receiver(name.as_bytes()).ok_or_else(|| NotDone::NoSuchReceiver(name.clone()))
+    }
+
     pub(super) fn route(&self, node: &Node, name: &Arc<str>) -> Result<Route, NotDone> {
         if name.len() > wire::NAME_MAX {
             return Err(NotDone::NoSuchReceiver(name.clone()));
         }
-        if self.is_me(node) {
-            let mailbox = self.receiver(name.as_bytes());
-            return match mailbox {
-                Some(mailbox) => Ok(Route::Own(mailbox)),
-                None => Err(NotDone::NoSuchReceiver(name.clone())),
-            };
+        match self.is_me(node) {
+            true => self.own(name).map(Route::Own),
+            false => self.lane(node).map(Route::Lane),
         }
-        self.lane(node).map(Route::Lane)
     }
 
     fn is_me(&self, node: &Node) -> bool {
@@ -207,6 +213,10 @@ impl Messaging {
     }
 
     fn lane(&self, node: &Node) -> Result<DataLane, NotDone> {
+        Ok(self.transport_to(node)?.data(node))
+    }
+
+    fn transport_to(&self, node: &Node) -> Result<Arc<Transport>, NotDone> {
         let attached = self.attached.read().unwrap_or_else(PoisonError::into_inner);
         let Some(attached) = &*attached else {
             return Err(NotDone::Closed(Arc::new(Closed::Transport)));
@@ -216,7 +226,7 @@ impl Messaging {
         if !is_member {
             return Err(NotDone::NotAMember(node.clone()));
         }
-        Ok(attached.transport.data(node))
+        Ok(attached.transport.clone())
     }
 
     /// Puts a message of this node into a mailbox of this node.
@@ -279,6 +289,44 @@ impl Messaging {
         match (frames, failed) {
             (Ok(frames), None) => Ok(Entry::Frames { from, frames }),
             (_, failed) => Err(NotDone::from_send(SendError::Empty, failed)),
+        }
+    }
+
+    /// Sends a message on the control lane.
+    pub(super) fn post<M: Message>(
+        self: &Arc<Self>,
+        node: &Node,
+        name: &Arc<str>,
+        message: M,
+    ) -> Result<(), NotDone> {
+        if self.is_me(node) {
+            return self.try_put_own(&*self.own(name)?, message, None);
+        }
+        let transport = self.transport_to(node)?;
+        let mut frame = Vec::new();
+        wire::put_to(&mut frame, wire::TRY, name.as_bytes());
+        message.encode(&mut frame).map_err(NotDone::Encoding)?;
+        let Some(frame) = encode(&Control::Posted(frame)) else {
+            return Err(NotDone::Encoding(CodecError::new("it cannot be posted")));
+        };
+        let (len, max) = (frame.len(), self.control_frame_max);
+        match transport.control(&node.address, Some(node.incarnation), frame) {
+            true => Ok(()),
+            false if len > max => Err(NotDone::TooLong { len, max }),
+            false => Err(NotDone::Closed(Arc::new(Closed::Transport))),
+        }
+    }
+
+    /// A node has posted something. Nobody waits here: what finds no room is dropped.
+    pub(crate) fn posted(&self, from: &Node, frame: &[u8]) {
+        let Head::To { name, .. } = wire::head(frame) else {
+            return telemetry::ignored();
+        };
+        let frames = Frames::one(|out| out.extend_from_slice(frame));
+        if let (Some(mailbox), Ok(frames)) = (self.receiver(name), frames)
+            && let Err(refused) = mailbox.try_put(Entry::Frames { from: from.clone(), frames })
+        {
+            telemetry::refused(refused.why.into(), 1);
         }
     }
 

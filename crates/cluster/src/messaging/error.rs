@@ -21,7 +21,9 @@ pub enum NotDone {
     #[error("not done: it could not be sent within {0:?}")]
     NotSentWithin(Duration),
     /// Longer than the transport allows.
-    #[error("not done: a message of {len} bytes is longer than transport.data_frame_max, {max}")]
+    #[error(
+        "not done: a message of {len} bytes is longer than {max}, transport.data_frame_max (or control_frame_max, for what is posted)"
+    )]
     TooLong {
         /// The message's length.
         len: usize,

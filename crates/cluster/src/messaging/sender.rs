@@ -136,6 +136,20 @@ impl<M: Message> Sender<M> {
         }
     }
 
+    /// Sends a message on the control lane: it overtakes whatever waits on the way, and never waits
+    /// itself. It may be lost without a word, if the node cannot be reached, does not keep up, or has no
+    /// such receiver. For the few words that keep a cluster in order, and are said again.
+    ///
+    /// ```no_run
+    /// # use tenure_cluster::messaging::{NotDone, Sender};
+    /// # fn example(moved: Sender<String>) -> Result<(), NotDone> {
+    /// moved.post("shard 7 is mine now".into())
+    /// # }
+    /// ```
+    pub fn post(&self, message: M) -> Result<(), NotDone> {
+        self.messaging.post(&self.node, &self.name, message)
+    }
+
     /// Asks a question: `.within(…)` sends it, and waits for the answer.
     ///
     /// ```no_run

@@ -400,7 +400,7 @@ impl<M: Message> Control<M> {
         tracing::error!(%kind, %from, "it has {shards} shards there and {own} here; both nodes refuse each other: give all nodes the same number");
         if message.is_some() {
             let letter = Letter { shards: own, message: None };
-            let _ = self.shared.cluster.to(&from, &board(kind)).try_tell(letter);
+            let _ = self.shared.cluster.to(&from, &board(kind)).post(letter);
         }
         let until = now + self.shared.settings.resend_interval * STRANGE_FOR;
         // Whoever is greeted by a coordinator with another number is the one that is wrong.

@@ -451,7 +451,11 @@ impl<M: Message> Control<M> {
         let letters = self.letters.entry(to.clone());
         let sender = letters.or_insert_with(|| cluster.to(to, &board(&self.shared.kind)));
         let shards = self.shared.settings.shards;
-        let _ = sender.try_tell(Letter { shards, message: Some(message) });
+        if let Err(error @ NotDone::TooLong { .. }) =
+            sender.post(Letter { shards, message: Some(message) })
+        {
+            tracing::error!(kind = %self.shared.kind, %to, "shards cannot be settled: {error}");
+        }
     }
 
     fn put_out(&mut self, to: &Node, out: Out<M>) {

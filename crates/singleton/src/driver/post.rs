@@ -177,7 +177,7 @@ impl Post {
             return self.deliver(singleton, to.clone(), word);
         }
         let letter = Letter { singleton: singleton.into(), word };
-        let _ = cluster.to::<Letter>(to, &board()).try_tell(letter);
+        let _ = cluster.to::<Letter>(to, &board()).post(letter);
     }
 }
 
