@@ -129,7 +129,7 @@ fn inbox(kind: &str) -> String {
 
 /// The receiver of numbered messages.
 fn reliable_inbox(kind: &str) -> String {
-    format!("tenure/sharding/{kind}/reliable")
+    format!("tenure/sharding-reliable/{kind}")
 }
 
 /// Before looking again at what changes in no time.

@@ -122,11 +122,21 @@ impl Settings {
             ("rebalance_interval", self.rebalance_interval),
             ("hand_over_timeout", self.hand_over_timeout),
             ("restart_backoff", self.restart_backoff),
-            ("passivate_after", self.passivate_after.unwrap_or(Duration::MAX)),
+            ("passivate_after", self.passivate_after.unwrap_or(TIME_MAX)),
         ];
         for (name, value) in positive {
             if value < Duration::from_millis(1) {
                 return Err(SettingsError(format!("{name} {value:?} must be at least 1 ms")));
+            }
+        }
+        let others = [
+            ("stable_after", self.stable_after),
+            ("removal_margin", self.removal_margin),
+            ("stop_within", self.stop_within),
+        ];
+        for (name, value) in positive.into_iter().chain(others) {
+            if value > TIME_MAX {
+                return Err(SettingsError(format!("{name} {value:?} must be at most a year")));
             }
         }
         let at_least_one = [
@@ -193,5 +203,22 @@ pub enum Rule {
 #[error("{0}")]
 pub struct SettingsError(String);
 
-/// So that all that one region hosts fits in one message.
-const SHARDS_MAX: u32 = 1 << 20;
+/// So that all that is said about all of them fits in one control frame.
+const SHARDS_MAX: u32 = 1 << 16;
+/// What is longer is meant as "for ever", and could not be added to the time.
+pub(crate) const TIME_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_cannot_be_added_up_are_refused() {
+        let settings = Settings::new(Setup::Gossip, 10);
+        settings.check().unwrap();
+        let ever = Settings { stop_within: Duration::MAX, ..settings.clone() };
+        assert!(ever.check().unwrap_err().to_string().starts_with("stop_within"));
+        let never = Settings { passivate_after: Some(Duration::ZERO), ..settings };
+        assert!(never.check().unwrap_err().to_string().starts_with("passivate_after"));
+    }
+}

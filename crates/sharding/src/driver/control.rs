@@ -97,7 +97,7 @@ pub(super) struct Running<M> {
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Published {
     Slow,
-    Wait,
+    Wait { here: bool },
     Here(Token),
     There(Node),
 }

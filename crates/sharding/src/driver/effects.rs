@@ -419,9 +419,10 @@ impl<M: Message> Control<M> {
         }
         if wanted != Published::Slow {
             // First nobody takes the slow way any more; then those that did must be where they go.
-            if self.published[index] != Published::Wait {
-                self.published[index] = Published::Wait;
-                self.shared.routes.publish(shard, Route::Wait);
+            let here = matches!(wanted, Published::Here(_));
+            if self.published[index] != (Published::Wait { here }) {
+                self.published[index] = Published::Wait { here };
+                self.shared.routes.publish(shard, Route::Wait { here });
             }
             if !self.shared.routes.is_settled(shard) {
                 return false;
@@ -435,7 +436,7 @@ impl<M: Message> Control<M> {
             Published::There(node) => {
                 Route::There(Arc::new(Peer::new(&self.shared.cluster, node, &self.shared.inbox)))
             }
-            Published::Slow | Published::Wait => Route::Slow,
+            Published::Slow | Published::Wait { .. } => Route::Slow,
         };
         self.shared.routes.publish(shard, route);
         self.published[index] = wanted;

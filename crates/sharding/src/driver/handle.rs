@@ -17,6 +17,7 @@ use super::say::Said;
 use super::{Event, Parcel, Turn, What};
 use crate::id::EntityId;
 use crate::remember::Remember;
+use crate::settings::TIME_MAX;
 use crate::{Settings, Shard, Status, shard_of};
 
 /// The way to all entities of a kind, wherever they are, from any node of the cluster. Cheap to
@@ -210,7 +211,7 @@ impl<M: Message> Shared<M> {
         question: Raw,
         time: Duration,
     ) -> Result<R, AskError> {
-        let deadline = Instant::now() + time;
+        let deadline = Instant::now() + time.min(TIME_MAX);
         // The node that was asked last, and has refused since the shard is not there any more.
         let mut refused: Option<Node> = None;
         let mut full = 0;

@@ -57,5 +57,5 @@ impl messaging::Message for Farewell {
 
 /// The receiver of these, likewise.
 pub(super) fn farewells(kind: &str) -> String {
-    format!("{BOARD}sharding/{kind}/farewell")
+    format!("{BOARD}sharding-farewell/{kind}")
 }

@@ -36,7 +36,7 @@ impl Ask for Look {
 
 /// The receiver of these questions.
 pub(super) fn name(kind: &str) -> String {
-    format!("tenure/sharding/{kind}/look")
+    format!("tenure/sharding-look/{kind}")
 }
 
 /// Answers until this node is out of the cluster for good.

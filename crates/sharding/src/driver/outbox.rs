@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 use tenure_cluster::Node;
 use tenure_cluster::messaging::{Message, NotDone};
@@ -47,7 +48,8 @@ async fn send<M: Message>(shared: Arc<Shared<M>>, node: Node, mut queued: mpsc::
         let (frame, ticket) = match out {
             Out::Frame(frame, ticket) => (frame, ticket),
             Out::Mark(shard) => {
-                shared.routes.no_late(shard).await;
+                // Nobody waits longer for the mark; those that are late may be of the next way, too.
+                let _ = timeout(shared.settings.patience, shared.routes.no_late(shard)).await;
                 (Frame::Mark(shard), None)
             }
             Out::Turn(grant) => {

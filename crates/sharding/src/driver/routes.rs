@@ -76,8 +76,8 @@ pub(super) enum Way<M> {
     There(Arc<Peer<M>>),
     /// Through the region.
     Slow,
-    /// It is about to change.
-    Wait,
+    /// It is about to be here, or to be elsewhere: then what comes from other nodes goes back.
+    Wait { here: bool },
 }
 
 /// What came of sending a message.
@@ -224,7 +224,7 @@ impl<M: Message> Routes<M> {
                 line.tickets.fetch_add(1, SeqCst);
                 Some(AskWay::Slow(self.ticket(shard)))
             }
-            Way::Wait => None,
+            Way::Wait { .. } => None,
         }
     }
 
@@ -233,7 +233,7 @@ impl<M: Message> Routes<M> {
         match &*self.line(shard).way.read().unwrap_or_else(PoisonError::into_inner) {
             Way::Here(_) => Some(me.clone()),
             Way::There(peer) => Some(peer.node.clone()),
-            Way::Slow | Way::Wait => None,
+            Way::Slow | Way::Wait { .. } => None,
         }
     }
 
@@ -256,7 +256,7 @@ impl<M: Message> Routes<M> {
                 line.tickets.fetch_add(1, SeqCst);
                 Picked::Slow(item)
             }
-            Way::Wait => Picked::Wait(item),
+            Way::Wait { .. } => Picked::Wait(item),
         }
     }
 
@@ -265,11 +265,12 @@ impl<M: Message> Routes<M> {
         let line = self.line(shard);
         match &*line.way.read().unwrap_or_else(PoisonError::into_inner) {
             Way::Here(queue) => put(queue, shard, item),
-            Way::There(_) | Way::Slow => {
+            // All others would wait behind this one, for as long as the new place is slow.
+            Way::There(_) | Way::Slow | Way::Wait { here: false } => {
                 line.tickets.fetch_add(1, SeqCst);
                 Picked::Slow(item)
             }
-            Way::Wait => Picked::Wait(item),
+            Way::Wait { here: true } => Picked::Wait(item),
         }
     }
 
@@ -288,12 +289,14 @@ impl<M: Message> Routes<M> {
         put.err()
     }
 
-    /// Waits until the way to a shard is not about to change any more.
+    /// Waits until the way to a shard is not about to change any more, or changes otherwise.
     async fn settled(&self, shard: Shard) {
         let mut version = self.version.subscribe();
+        let began = self.is_changing(shard);
         loop {
             version.borrow_and_update();
-            if !self.is_changing(shard) {
+            let now = self.is_changing(shard);
+            if now.is_none() || now != began {
                 return;
             }
             // Whoever publishes keeps these routes.
@@ -301,9 +304,12 @@ impl<M: Message> Routes<M> {
         }
     }
 
-    fn is_changing(&self, shard: Shard) -> bool {
-        let way = self.line(shard).way.read().unwrap_or_else(PoisonError::into_inner);
-        matches!(*way, Way::Wait)
+    /// Whether it is about to be here, if it is about to change.
+    fn is_changing(&self, shard: Shard) -> Option<bool> {
+        match *self.line(shard).way.read().unwrap_or_else(PoisonError::into_inner) {
+            Way::Wait { here } => Some(here),
+            _ => None,
+        }
     }
 
     /// Of what was counted.
@@ -360,5 +366,32 @@ pub(super) struct Late<M> {
 impl<M> Drop for Late<M> {
     fn drop(&mut self) {
         self.routes.line(self.shard).late.fetch_sub(1, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_waits_for_a_shard_that_goes_elsewhere_does_not_stop_the_others() {
+        let routes = Routes::<u64>::new(1);
+        let item = || Item { id: EntityId::new("a"), from: None, message: 1, back: None };
+        let slow = routes.issue(Shard(0));
+        routes.publish(Shard(0), Way::Wait { here: true });
+        let mut arriving = Box::pin(routes.arrive(Shard(0), item()));
+        let pending =
+            std::future::poll_fn(|cx| Poll::Ready(arriving.as_mut().poll(cx).is_pending()));
+        assert!(pending.await);
+        // It does not come after all.
+        routes.publish(Shard(0), Way::Wait { here: false });
+        let Arrived::NotHere(ticket, _) = arriving.await else { panic!("it is not here") };
+        let Arrived::NotHere(..) = routes.arrive(Shard(0), item()).await else {
+            panic!("it is not here")
+        };
+        drop((slow, ticket));
+        assert!(routes.is_settled(Shard(0)));
     }
 }
