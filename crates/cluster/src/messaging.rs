@@ -48,6 +48,8 @@
 //!   included, so it has a limit: a receiver that is full and has taken nothing for a second
 //!   ([`PATIENCE`]) is *stuck*, and refuses everything until it takes something again. So a slow
 //!   receiver should be asked, or told with `try_tell`, or have a task behind it that takes.
+//!
+//! What is posted ([`Sender::post`]) overtakes all that, and may be lost in silence.
 
 mod dead;
 mod driver;
