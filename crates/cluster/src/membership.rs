@@ -14,12 +14,14 @@
 //! a split into a majority of which the other half knows nothing.
 
 mod admit;
+mod event;
 mod gossip;
 mod lead;
 mod leave;
+mod ping;
+mod tell;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
 use tenure_lease::Moment;
@@ -27,11 +29,12 @@ use tenure_lease::keeper::Random;
 
 use crate::downing::Converged;
 use crate::message::Control;
-use crate::reachability::{Observed, Watch};
+use crate::reachability::Watch;
 use crate::settings::{MembershipSettings, Rule};
-use crate::view::{Change, Digest, Member, Roles, Row, Status, Verdict, View};
+use crate::view::{Digest, Member, Roles, Status, Verdict, View};
 use crate::{Address, Node};
 
+pub use event::{Decided, Ending, Event};
 use leave::Leaving;
 
 /// One node's part in the cluster.
@@ -100,104 +103,6 @@ pub enum Effect {
     HandOver,
     /// It is over; nothing more will come from here.
     End(Ending),
-}
-
-/// Why a node's part in a cluster ended.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Ending {
-    /// It left.
-    #[error("it left")]
-    Left,
-    /// It was declared down: by an operator, by the resolver, or because a new process joined with
-    /// its address.
-    #[error("it was declared down")]
-    Downed,
-    /// It was removed, and heard of it only afterwards.
-    #[error("it was removed from the cluster")]
-    Removed,
-    /// It had not become a full member when it lost everybody; it may start over.
-    #[error("it lost everybody before it was a full member")]
-    LostWhileJoining,
-    /// A newer cluster of the same name exists; it may join that one.
-    #[error("a newer cluster of the same name exists, with the id {0}")]
-    OtherCluster(u64),
-    /// The cluster does not let it in.
-    #[error("the cluster refused it: {0}")]
-    Refused(crate::message::Refusal),
-}
-
-/// What the resolver decided.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decided {
-    /// Whether this node goes on.
-    pub survives: bool,
-    /// Who does not.
-    pub down: Vec<Node>,
-    /// Why, in a sentence.
-    pub reason: String,
-}
-
-/// What happened in the cluster, as this node sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Somebody was let in.
-    Joined(Node),
-    /// It is a full member.
-    Up(Node),
-    /// It wants to leave.
-    Leaving(Node),
-    /// It hands over.
-    Exiting(Node),
-    /// It was declared down.
-    Downed(Node),
-    /// It is gone, for good.
-    Removed(Node),
-    /// Somebody cannot reach it.
-    Unreachable(Node),
-    /// Everybody can reach it again.
-    Reachable(Node),
-    /// Somebody else leads.
-    LeaderChanged(Option<Node>),
-    /// Somebody else is the oldest.
-    OldestChanged(Option<Node>),
-    /// A split was decided: by this node for its side, or by a verdict that this node was the first
-    /// here to read.
-    Decided(Decided),
-    /// This listener was too slow: so many events were left out. Look at the view.
-    Missed(u64),
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |node: &Option<Node>| node.as_ref().map_or("nobody".into(), Node::to_string);
-        match self {
-            Self::Joined(node) => write!(f, "{node} is joining"),
-            Self::Up(node) => write!(f, "{node} is up"),
-            Self::Leaving(node) => write!(f, "{node} is leaving"),
-            Self::Exiting(node) => write!(f, "{node} hands over"),
-            Self::Downed(node) => write!(f, "{node} is down"),
-            Self::Removed(node) => write!(f, "{node} is gone"),
-            Self::Unreachable(node) => write!(f, "{node} is unreachable"),
-            Self::Reachable(node) => write!(f, "{node} is reachable again"),
-            Self::LeaderChanged(node) => write!(f, "{} leads", name(node)),
-            Self::OldestChanged(node) => write!(f, "{} is the oldest", name(node)),
-            Self::Decided(decided) => write!(f, "{decided}"),
-            Self::Missed(count) => write!(f, "{count} events were missed"),
-        }
-    }
-}
-
-impl fmt::Display for Decided {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let down: Vec<String> = self.down.iter().map(|node| node.address.to_string()).collect();
-        let side = if self.survives { "this side goes on" } else { "this side ends" };
-        let Self { reason, .. } = self;
-        match &down[..] {
-            [] => write!(f, "{side}: {reason}"),
-            [one] => write!(f, "{side}, {one} is down: {reason}"),
-            some => write!(f, "{side}, {} are down: {reason}", some.join(", ")),
-        }
-    }
 }
 
 impl Membership {
@@ -558,123 +463,5 @@ impl Membership {
         self.tell_reachability(unreachable);
         self.hurry(now);
         self.exiting(now);
-    }
-
-    fn heartbeat(&mut self, now: Moment) {
-        let Some(cluster) = self.cluster() else { return };
-        self.heartbeat_at = now + self.random.around(self.settings.heartbeat_interval);
-        for node in self.watch.watched() {
-            self.effects.push(Effect::Send(node.clone(), Control::Ping { cluster }));
-        }
-    }
-
-    fn receive_ping(&mut self, from: &Node, cluster: u64) {
-        let Some(ours) = self.cluster() else { return };
-        if cluster > ours {
-            return self.end(Ending::OtherCluster(cluster));
-        }
-        let removed = self.view().is_some_and(|view| view.is_removed(from));
-        let answer = if removed && cluster == ours {
-            Control::Removed { cluster: ours }
-        } else {
-            // Also to a cluster with a lower id: that is how it learns of this one.
-            Control::Pong { cluster: ours }
-        };
-        self.effects.push(Effect::Send(from.clone(), answer));
-    }
-
-    fn receive_pong(&mut self, from: &Node, cluster: u64, now: Moment) {
-        let Some(ours) = self.cluster() else { return };
-        if cluster > ours {
-            return self.end(Ending::OtherCluster(cluster));
-        }
-        if cluster == ours
-            && let Some(observed) = self.watch.answered(from, now, &self.settings)
-        {
-            self.observed(vec![observed], now);
-            // It may have missed a lot, and so may this node.
-            self.send_summary(from);
-        }
-    }
-
-    /// Whether this node's row says what it has not found out: a twin wrote it, while this process
-    /// ran twice. Nobody else would ever correct it.
-    fn has_foreign_row(&self) -> bool {
-        let Some(view) = self.view() else { return false };
-        let Some(row) = view.row(&self.me) else { return false };
-        let counts = |node: &&Node| view.member(node).is_some_and(|m| m.status < Status::Down);
-        !row.unreachable.iter().filter(counts).eq(self.watch.unreachable().filter(counts))
-    }
-
-    /// Writes what was found out into this node's row of the table.
-    fn observed(&mut self, observed: Vec<Observed>, now: Moment) {
-        let me = self.me.clone();
-        let Some(view) = self.view_mut() else { return };
-        let version = view.row(&me).map_or(0, |row| row.version) + 1;
-        let unreachable: BTreeSet<Node> = self.watch.unreachable().cloned().collect();
-        let Some(view) = self.view_mut() else { return };
-        view.set_row(&me, Row { version, unreachable: Arc::new(unreachable) });
-        self.changed(now);
-        if !self.settings.obeys(Rule::DetectorRemovesNobody) {
-            for found in observed {
-                if let Observed::Unreachable(node) = found {
-                    self.raise(&node, Status::Down, now);
-                }
-            }
-        }
-    }
-
-    fn tell_changes(&mut self, changes: Vec<Change>) {
-        for Change { node, before, after } in changes {
-            self.tell_change(before, after, node);
-        }
-    }
-
-    /// Every step on the way, also those that this node has not seen.
-    fn tell_change(&mut self, before: Option<Status>, after: Option<Status>, node: Node) {
-        let steps = [
-            (Status::Joining, Event::Joined(node.clone())),
-            (Status::Up, Event::Up(node.clone())),
-            (Status::Leaving, Event::Leaving(node.clone())),
-            (Status::Exiting, Event::Exiting(node.clone())),
-            (Status::Down, Event::Downed(node.clone())),
-        ];
-        let member = self.view().and_then(|view| view.member(&node));
-        let never_up = member.is_some_and(|member| member.up_number == 0);
-        match after {
-            Some(after) => {
-                for (status, event) in steps {
-                    // One that goes down, or leaves, while it is joining was never up.
-                    let passed = status == after || status <= Status::Up && status < after;
-                    let skipped = status == Status::Up && (after == Status::Down || never_up);
-                    if before.is_none_or(|before| before < status) && passed && !skipped {
-                        self.effects.push(Effect::Tell(event));
-                    }
-                }
-            }
-            None => self.effects.push(Effect::Tell(Event::Removed(node))),
-        }
-    }
-
-    fn tell_reachability(&mut self, unreachable: BTreeSet<Node>) {
-        let Phase::Inside(view) = &self.phase else { return };
-        let (leader, oldest) = (view.leader().cloned(), view.oldest(None).cloned());
-        if unreachable != self.told.unreachable {
-            let lost = unreachable.difference(&self.told.unreachable).cloned();
-            self.effects.extend(lost.map(|node| Effect::Tell(Event::Unreachable(node))));
-            let back = self.told.unreachable.difference(&unreachable).cloned();
-            let back =
-                back.filter(|node| view.member(node).is_some_and(|m| m.status < Status::Down));
-            self.effects.extend(back.map(|node| Effect::Tell(Event::Reachable(node))));
-            self.told.unreachable = unreachable;
-        }
-        if leader != self.told.leader {
-            self.effects.push(Effect::Tell(Event::LeaderChanged(leader.clone())));
-            self.told.leader = leader;
-        }
-        if oldest != self.told.oldest {
-            self.effects.push(Effect::Tell(Event::OldestChanged(oldest.clone())));
-            self.told.oldest = oldest;
-        }
     }
 }

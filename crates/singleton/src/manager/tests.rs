@@ -3,6 +3,7 @@
 use tenure_cluster::{Incarnation, Member};
 
 use super::*;
+use crate::Placement;
 
 const LEASE: bool = true;
 
