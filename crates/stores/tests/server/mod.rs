@@ -13,9 +13,11 @@ use std::time::Duration;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use tenure_lease::backend::{Acquire, Acquired, Backend, Release};
+use tenure_lease::backend::{
+    Acquire, Acquired, Backend, Boxed, Release, StoreError, StoreErrorKind,
+};
 use tenure_lease::record::Version;
-use tenure_lease::{LeaseName, Loss, Moment, Nonce, Owner, Settings, Store, Token};
+use tenure_lease::{LeaseName, Loss, Moment, Nonce, Owner, Record, Settings, Store, Token};
 use tenure_testkit::cost::Cost;
 
 use proxy::Proxy;
@@ -168,13 +170,33 @@ pub(crate) fn request(name: &LeaseName, owner: &str, ttl: Duration) -> Acquire {
     }
 }
 
+/// Puts a request until it is answered: a store may leave one unanswered at any time, and a keeper
+/// copes; so do the tests, except where the answer itself is the point.
+async fn answered<'a, T>(put: impl Fn() -> Boxed<'a, Result<T, StoreError>>) -> T {
+    for _ in 0..REPEATS {
+        match put().await {
+            Ok(answer) => return answer,
+            Err(error) if error.kind() == StoreErrorKind::Unavailable => println!("{error}"),
+            Err(error) => panic!("{error}"),
+        }
+        tokio::time::sleep(REPEAT_AFTER).await;
+    }
+    put().await.expect("an answer")
+}
+
 /// Wins what must be free; the claim and its token.
 pub(crate) async fn win(backend: &dyn Backend, request: Acquire) -> (Nonce, Token) {
     let claim = request.claim;
-    match backend.acquire(request).await {
-        Ok(Acquired::Won { token, .. }) => (claim, token),
-        other => panic!("not won: {other:?}"),
+    match answered(|| backend.acquire(request.clone())).await {
+        Acquired::Won { token, .. } => (claim, token),
+        // It was put before, and not answered.
+        Acquired::Lost(Some(record)) if record.is_of(claim) => (claim, record.token),
+        Acquired::Lost(record) => panic!("not won: {record:?}"),
     }
+}
+
+async fn read(backend: &dyn Backend, names: Vec<LeaseName>) -> Vec<Option<Record>> {
+    answered(|| backend.read(names.clone())).await
 }
 
 /// Eight clients on fifty names each of absent, released and expired records: one winner each.
@@ -186,15 +208,15 @@ pub(crate) async fn race(open: impl Fn() -> Store, ttl: Duration, frees_after: D
         released.spawn(async move {
             let (claim, token) = win(&**store.backend(), request(&name, "first", ttl)).await;
             let release = Release { name: name.clone(), claim, known: vec![claim] };
-            store.backend().release(release).await.expect("released");
+            answered(|| store.backend().release(release.clone())).await;
             Raced { name, version: None, before: token }
         });
         let (store, name) = (clients[0].clone(), fresh("race-expired"));
         expired.spawn(async move {
             let (_, before) = win(&**store.backend(), request(&name, "first", ttl)).await;
-            let read = store.backend().read(vec![name.clone()]).await.expect("read").remove(0);
+            let record = read(&**store.backend(), vec![name.clone()]).await.remove(0);
             // A store that frees by itself does not need it, and one that watches does.
-            Raced { name, version: read.map(|record| record.version), before }
+            Raced { name, version: record.map(|record| record.version), before }
         });
     }
     let (mut free, expired) = (released.join_all().await, expired.join_all().await);
@@ -214,7 +236,14 @@ struct Raced {
     before: Token,
 }
 
-/// All clients meet at each name, at a few names at a time.
+/// What came of one claim on the name of this index; one that was not answered may have won.
+struct Claimed {
+    index: usize,
+    claim: Nonce,
+    answered: bool,
+}
+
+/// All clients meet at each name, at a few names at a time: one claim of all has the record.
 async fn meet(clients: &[Store], names: Vec<Raced>, ttl: Duration) {
     let begun = Moment::now();
     let names = Arc::new(names);
@@ -224,30 +253,45 @@ async fn meet(clients: &[Store], names: Vec<Raced>, ttl: Duration) {
         for (client, store) in clients.iter().enumerate() {
             let (store, names, barrier) = (store.clone(), Arc::clone(&names), Arc::clone(&barrier));
             racing.spawn(async move {
-                let mut won = Vec::new();
+                let mut claimed = Vec::new();
                 for (index, raced) in names.iter().enumerate().skip(place).step_by(PLACES) {
                     let mut attempt = request(&raced.name, &format!("client-{client}"), ttl);
                     attempt.takeover = raced.version.clone();
+                    let claim = attempt.claim;
                     barrier.wait().await;
                     match store.backend().acquire(attempt).await {
-                        Ok(Acquired::Won { token, .. }) => {
-                            assert!(token > raced.before, "token {token} after {}", raced.before);
-                            won.push(index);
+                        Ok(Acquired::Won { .. }) => {
+                            claimed.push(Claimed { index, claim, answered: true });
                         }
                         Ok(Acquired::Lost(_)) => {}
-                        Err(error) => panic!("{}: {error}", raced.name),
+                        Err(error) => {
+                            assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+                            claimed.push(Claimed { index, claim, answered: false });
+                        }
                     }
                 }
-                won
+                claimed
             });
         }
     }
-    let mut winners = vec![0; names.len()];
-    for won in racing.join_all().await {
-        won.into_iter().for_each(|index| winners[index] += 1);
+    let (mut won, mut unanswered) = (vec![Vec::new(); names.len()], vec![Vec::new(); names.len()]);
+    for Claimed { index, claim, answered } in racing.join_all().await.into_iter().flatten() {
+        let claims = if answered { &mut won } else { &mut unanswered };
+        claims[index].push(claim);
     }
-    for (raced, winners) in names.iter().zip(&winners) {
-        assert_eq!(*winners, 1, "{} has {winners} winners", raced.name);
+    let all = names.iter().map(|raced| raced.name.clone()).collect();
+    let records = read(&**clients[0].backend(), all).await;
+    for (index, (raced, record)) in names.iter().zip(records).enumerate() {
+        let (name, won, unanswered) = (&raced.name, &won[index], &unanswered[index]);
+        let Some(record) = record else { panic!("nobody won {name}") };
+        assert!(won.len() <= 1, "{name} has {} winners", won.len());
+        let winners = if won.is_empty() { unanswered } else { won };
+        assert!(winners.iter().any(|claim| record.is_of(*claim)), "nobody won {name}: {record:?}");
+        assert!(record.token > raced.before, "token {} after {}", record.token, raced.before);
+    }
+    let unanswered = unanswered.iter().map(Vec::len).sum::<usize>();
+    if unanswered > 0 {
+        println!("{unanswered} claims were not answered");
     }
     let took = Moment::now().since(begun);
     println!("{} races of {}, one winner each, in {took:?}", names.len(), clients.len());
@@ -331,11 +375,13 @@ pub(crate) async fn survives_outage(
     let (after_live, after_dead) = (waiting(&live), waiting(&dead));
     // They have seen both records before the server goes.
     tokio::time::sleep(settings.ttl / 10).await;
-    let gone = Moment::now();
     server.control(begin).await;
+    // It may have renewed until now.
+    let gone = Moment::now();
     let loss = tokio::time::timeout(settings.ttl, tenure.lost()).await.expect("lost in time");
     let lost_after = Moment::now().since(gone);
-    assert!(matches!(loss, Loss::Expired), "the reason is {loss:?}");
+    // A busy machine may look like a pause.
+    assert!(matches!(loss, Loss::Expired | Loss::Paused), "the reason is {loss:?}");
     assert!(lost_after <= settings.kill_after(), "lost only after {lost_after:?}");
     tokio::time::sleep((gone + settings.ttl * 2).since(Moment::now())).await;
     server.control(end).await;
@@ -371,6 +417,9 @@ pub(crate) async fn cost_of_attached<O>(
     cost.check_metered(for_a_renewal);
 }
 
+/// Together longer than an election takes.
+const REPEATS: usize = 10;
+const REPEAT_AFTER: Duration = Duration::from_millis(300);
 const NAMES: usize = 50;
 const PLACES: usize = 5;
 const HAND_OVERS: usize = 15;
