@@ -195,8 +195,8 @@ pub(crate) async fn win(backend: &dyn Backend, request: Acquire) -> (Nonce, Toke
     }
 }
 
-async fn read(backend: &dyn Backend, names: Vec<LeaseName>) -> Vec<Option<Record>> {
-    answered(|| backend.read(names.clone())).await
+async fn read(backend: &dyn Backend, name: &LeaseName) -> Option<Record> {
+    answered(|| backend.read(vec![name.clone()])).await.remove(0)
 }
 
 /// Eight clients on fifty names each of absent, released and expired records: one winner each.
@@ -214,7 +214,7 @@ pub(crate) async fn race(open: impl Fn() -> Store, ttl: Duration, frees_after: D
         let (store, name) = (clients[0].clone(), fresh("race-expired"));
         expired.spawn(async move {
             let (_, before) = win(&**store.backend(), request(&name, "first", ttl)).await;
-            let record = read(&**store.backend(), vec![name.clone()]).await.remove(0);
+            let record = read(&**store.backend(), &name).await;
             // A store that frees by itself does not need it, and one that watches does.
             Raced { name, version: record.map(|record| record.version), before }
         });
@@ -236,14 +236,8 @@ struct Raced {
     before: Token,
 }
 
-/// What came of one claim on the name of this index; one that was not answered may have won.
-struct Claimed {
-    index: usize,
-    claim: Nonce,
-    answered: bool,
-}
-
-/// All clients meet at each name, at a few names at a time: one claim of all has the record.
+/// All clients meet at each name, at a few names at a time. Whether a claim that was not
+/// answered has won, the record tells.
 async fn meet(clients: &[Store], names: Vec<Raced>, ttl: Duration) {
     let begun = Moment::now();
     let names = Arc::new(names);
@@ -253,45 +247,44 @@ async fn meet(clients: &[Store], names: Vec<Raced>, ttl: Duration) {
         for (client, store) in clients.iter().enumerate() {
             let (store, names, barrier) = (store.clone(), Arc::clone(&names), Arc::clone(&barrier));
             racing.spawn(async move {
-                let mut claimed = Vec::new();
+                let (mut won, mut unanswered) = (Vec::new(), Vec::new());
                 for (index, raced) in names.iter().enumerate().skip(place).step_by(PLACES) {
                     let mut attempt = request(&raced.name, &format!("client-{client}"), ttl);
                     attempt.takeover = raced.version.clone();
                     let claim = attempt.claim;
                     barrier.wait().await;
                     match store.backend().acquire(attempt).await {
-                        Ok(Acquired::Won { .. }) => {
-                            claimed.push(Claimed { index, claim, answered: true });
+                        Ok(Acquired::Won { token, .. }) => {
+                            assert!(token > raced.before, "token {token} after {}", raced.before);
+                            won.push(index);
                         }
                         Ok(Acquired::Lost(_)) => {}
-                        Err(error) => {
-                            assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
-                            claimed.push(Claimed { index, claim, answered: false });
+                        Err(error) if error.kind() == StoreErrorKind::Unavailable => {
+                            println!("{}: {error}", raced.name);
+                            unanswered.push((index, claim));
                         }
+                        Err(error) => panic!("{}: {error}", raced.name),
                     }
                 }
-                claimed
+                (won, unanswered)
             });
         }
     }
-    let (mut won, mut unanswered) = (vec![Vec::new(); names.len()], vec![Vec::new(); names.len()]);
-    for Claimed { index, claim, answered } in racing.join_all().await.into_iter().flatten() {
-        let claims = if answered { &mut won } else { &mut unanswered };
-        claims[index].push(claim);
+    let (mut winners, mut unanswered) = (vec![0; names.len()], Vec::new());
+    for (won, unknown) in racing.join_all().await {
+        won.into_iter().for_each(|index| winners[index] += 1);
+        unanswered.extend(unknown);
     }
-    let all = names.iter().map(|raced| raced.name.clone()).collect();
-    let records = read(&**clients[0].backend(), all).await;
-    for (index, (raced, record)) in names.iter().zip(records).enumerate() {
-        let (name, won, unanswered) = (&raced.name, &won[index], &unanswered[index]);
-        let Some(record) = record else { panic!("nobody won {name}") };
-        assert!(won.len() <= 1, "{name} has {} winners", won.len());
-        let winners = if won.is_empty() { unanswered } else { won };
-        assert!(winners.iter().any(|claim| record.is_of(*claim)), "nobody won {name}: {record:?}");
-        assert!(record.token > raced.before, "token {} after {}", record.token, raced.before);
+    for (index, claim) in unanswered {
+        let Raced { name, before, .. } = &names[index];
+        let record = read(&**clients[0].backend(), name).await.expect("somebody won it");
+        if record.is_of(claim) {
+            assert!(record.token > *before, "token {} after {before}", record.token);
+            winners[index] += 1;
+        }
     }
-    let unanswered = unanswered.iter().map(Vec::len).sum::<usize>();
-    if unanswered > 0 {
-        println!("{unanswered} claims were not answered");
+    for (raced, winners) in names.iter().zip(&winners) {
+        assert_eq!(*winners, 1, "{} has {winners} winners", raced.name);
     }
     let took = Moment::now().since(begun);
     println!("{} races of {}, one winner each, in {took:?}", names.len(), clients.len());

@@ -46,10 +46,7 @@ macro_rules! checks {
     };
 }
 
-pub(super) fn check(
-    name: &'static str,
-    check: fn(Context) -> Boxed<'static, Checked>,
-) -> Check {
+pub(super) fn check(name: &'static str, check: fn(Context) -> Boxed<'static, Checked>) -> Check {
     Check { name, alone: false, check }
 }
 
