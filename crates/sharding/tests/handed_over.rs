@@ -32,7 +32,7 @@ async fn questions_go_where_their_shard_goes() {
     let busy: Vec<String> = (0..).map(|id| id.to_string()).filter(at_home).take(3).collect();
     for id in &busy {
         carts[1].entity(id).tell(Message::Add(1)).await.unwrap();
-        carts[1].entity(id).tell(Message::Sleep(5000)).await.unwrap();
+        carts[1].entity(id).tell(Message::Sleep(1500)).await.unwrap();
         until("it to be at work", || world.book.received(id) == [1]).await;
     }
     sleep(Duration::from_millis(50)).await;
