@@ -102,7 +102,7 @@ fn all_stopped_the_command_ends_before_another_starts() {
 #[test]
 fn stopped_and_continued_in_time_it_contends_again() {
     let dir = Dir::new("stop-continue");
-    let options = ["--ttl", "6s", "--stop-budget", "1500ms"];
+    let options = ["--ttl", "12s", "--stop-budget", "3500ms"];
     let job = format!("{PROBE} trap 'echo end >>log; exit' TERM; while :; do sleep 0.02; done");
     let mut run = Process::start(&mut tenure_run(&dir, &options, &job));
     begun(&dir, 1);

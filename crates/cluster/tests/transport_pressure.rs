@@ -48,7 +48,7 @@ async fn a_slow_receiver_makes_senders_wait_and_costs_little_memory() {
         assert_eq!(two.control_frame().await, [byte]);
         assert!(two.transport.control(&one.node.address, None, vec![byte]));
         assert_eq!(one.control_frame().await, [byte]);
-        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
     }
 
     // Once somebody takes them, all arrive: the link has stayed.
@@ -102,7 +102,7 @@ async fn a_silent_cut_is_noticed_and_healed() {
         unknown[usize::from(lane == Lane::Data)] = Some(count);
     }
     assert_eq!(unknown, [Some(0), Some(10)]);
-    assert!(cut.elapsed() < Duration::from_secs(4), "silence_max is 2 s: {:?}", cut.elapsed());
+    assert!(cut.elapsed() < Duration::from_secs(8), "silence_max is 2 s: {:?}", cut.elapsed());
 
     // New links are not cut. What is sent now comes in the same channel as before.
     lane.send_with(|out| out.push(99)).await.unwrap();

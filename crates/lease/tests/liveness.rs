@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tenure_lease::{Loss, MemoryStore, Settings, Store, Token};
 
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(5);
 const SOON: Duration = Duration::from_secs(20);
 
 /// One that blocks costs its own lease, and holds up nobody else's.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tenure_lease::{Loss, MemoryStore, Store, Token};
 
-const TTL: Duration = Duration::from_secs(1);
+/// Nobody waits for its end.
+const TTL: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn an_attached_acquisition_that_nobody_waits_for_is_given_back() {

@@ -9,7 +9,7 @@ use tenure_lease::backend::{
 };
 use tenure_lease::{LeaseName, Loss, MemoryStore, Moment, Record, Store};
 
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(5);
 
 /// Its renewals block the thread until they may end.
 #[derive(Default)]

@@ -128,7 +128,7 @@ async fn a_slow_entity_slows_only_its_own_callers() {
         .find(|id| *id != slow && shard_of(id, SHARDS) == shard)
         .unwrap();
     let (slow, quick) = (carts[1].entity(&slow), carts[1].entity(&quick));
-    slow.tell(Message::Sleep(3000)).await.unwrap();
+    slow.tell(Message::Sleep(6000)).await.unwrap();
     let begin = Instant::now();
     for number in 0..50 {
         slow.tell(Message::Add(number)).await.unwrap();
@@ -138,7 +138,7 @@ async fn a_slow_entity_slows_only_its_own_callers() {
     assert_eq!(all, (0..50).collect::<Vec<_>>());
     let full = slow.ask(All).within(LONG).await.unwrap_err();
     assert_eq!(full, AskError::NotDone(NotDone::Full));
-    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     let mut lost = 0;
     while lost < 40 {
         let letter = soon(letters.next()).await.unwrap();
@@ -155,7 +155,7 @@ async fn a_slow_entity_slows_only_its_own_callers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_overflow_is_an_error() {
     let world = World::new(1).await;
-    let tenure = world.lease().acquire().await.unwrap();
+    let tenure = world.lease().ttl(LONG * 2).acquire().await.unwrap();
     let few = Settings { buffer_messages: 10, ..settings() };
     let carts = world.start(|it, _| it.settings(few.clone()).lease(world.lease()));
     let cart = carts[0].entity("a");
@@ -175,7 +175,7 @@ async fn an_overflow_is_an_error() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failure_ends_one_entity() {
     let world = World::new(1).await;
-    let patient = Settings { restart_backoff: Duration::from_millis(700), ..settings() };
+    let patient = Settings { restart_backoff: Duration::from_secs(5), ..settings() };
     let carts = world.start(|it, _| it.settings(patient.clone()).lease(world.lease()));
     placed(&carts).await;
     let cart = carts[0].entity("a");
@@ -186,15 +186,15 @@ async fn a_failure_ends_one_entity() {
         cart.ask(All).within(LONG).await.unwrap();
     }
     assert_eq!(world.book.starts.load(SeqCst), 3);
-    assert!(begin.elapsed() < Duration::from_millis(700), "made again at once");
+    assert!(begin.elapsed() < Duration::from_secs(5), "made again at once");
     let unanswered = cart.ask(Fails).within(LONG).await.unwrap_err();
     assert!(matches!(unanswered, AskError::Unknown(_)), "{unanswered}");
     let begin = Instant::now();
     cart.tell(Message::Fail).await.unwrap();
     cart.tell(Message::Add(2)).await.unwrap();
-    carts[0].entity("b").ask(All).within(Duration::from_millis(500)).await.unwrap();
+    carts[0].entity("b").ask(All).within(Duration::from_secs(4)).await.unwrap();
     until("the next", || world.book.received("a") == [1, 1, 2]).await;
-    assert!(begin.elapsed() > Duration::from_millis(600), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() > Duration::from_millis(4500), "{:?}", begin.elapsed());
     world.end().await;
 }
 

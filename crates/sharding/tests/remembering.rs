@@ -225,7 +225,7 @@ async fn who_is_refused_receives_nothing_more() {
     old.tell(Message::Add(1)).await.unwrap();
     until("the first", || world.book.received(old.id()) == [1]).await;
     // It is at work while the shard is refused; what waits for it is not received here any more.
-    old.tell(Message::Sleep(300)).await.unwrap();
+    old.tell(Message::Sleep(3000)).await.unwrap();
     old.tell(Message::Add(2)).await.unwrap();
     let calls = database.0.calls.load(SeqCst);
     database.set([Works, Refuses]);
@@ -234,7 +234,7 @@ async fn who_is_refused_receives_nothing_more() {
     for number in 3..6 {
         old.tell(Message::Add(number)).await.unwrap();
     }
-    sleep(Duration::from_millis(600)).await;
+    sleep(Duration::from_millis(3500)).await;
     assert_eq!(world.book.received(old.id()), [1]);
     assert!(world.book.received(new.id()).is_empty());
     database.set([Works, Works]);

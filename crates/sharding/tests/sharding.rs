@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use kit::{All, LONG, Message, SHARDS, TTL, Where, World, placed, session_name, soon, until};
 use tenure_cluster::messaging::AskError;
+use tenure_lease::KeptSession;
 use tenure_sharding::{Shardings as _, StartError, StopReason};
 use tokio::time::sleep;
 
@@ -17,7 +18,8 @@ use tokio::time::sleep;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acquire_blocks_coordinator_activity() {
     let world = World::new(2).await;
-    let tenure = world.lease().acquire().await.unwrap();
+    // Until it is given back.
+    let tenure = world.lease().ttl(LONG * 2).acquire().await.unwrap();
     let carts = world.start(|it, _| it.lease(world.lease()));
     carts[1].entity("a").tell(Message::Add(1)).await.unwrap();
     sleep(TTL * 2).await;
@@ -132,12 +134,17 @@ async fn without_a_lease_the_path_is_unchanged() {
     world.end().await;
 }
 
+/// The budget to stop in is a fifth of the ttl, so a busy machine needs a long one.
+fn long_session(world: &World, place: usize) -> KeptSession {
+    world.store.lease(&session_name(place)).ttl(TTL * 5).kept_session().unwrap()
+}
+
 /// With sessions: a process that loses its session stops all of its shards within the stop budget, and
 /// hosts again when it has the next one, under higher tokens.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_session_stops_all_shards_in_time() {
     let world = World::new(2).await;
-    let sessions: Vec<_> = (0..2).map(|place| world.session(place)).collect();
+    let sessions: Vec<_> = (0..2).map(|place| long_session(&world, place)).collect();
     let carts = world.start(|it, place| it.lease(world.lease()).session(&sessions[place]));
     placed(&carts).await;
     for id in 0..50 {
@@ -183,7 +190,7 @@ async fn a_lost_session_stops_all_shards_in_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_lost_during_a_hand_off_leaves_no_more_time() {
     let world = World::new(2).await;
-    let sessions: Vec<_> = (0..2).map(|place| world.session(place)).collect();
+    let sessions: Vec<_> = (0..2).map(|place| long_session(&world, place)).collect();
     let carts = world.start(|it, place| it.lease(world.lease()).session(&sessions[place]));
     placed(&carts).await;
     let there = carts[1].status().hosted;

@@ -189,7 +189,7 @@ fn operator() {
     let Some((server, _turn)) = Server::find("etcd") else { return };
     let etcd = Etcd(server);
     conformance::block_on(async {
-        let (store, settings) = (etcd.store(), Settings::new(Duration::from_secs(4)));
+        let (store, settings) = (etcd.store(), Settings::new(Duration::from_secs(8)));
         let name = fresh("operated");
         let (live, kept, mut last) = (key(&name), kept(&name), Token::default());
         for edit in
@@ -391,8 +391,14 @@ fn lost_replies() {
         assert!(proxy.is_done() && Moment::now().since(begun) < settings.ttl);
         for what in ["request_put", "keepalive", "request_put"] {
             proxy.cut(Cut::Text(what));
-            sleep(settings.renew_interval * 3 / 2).await;
-            assert!(proxy.is_done(), "{what} was not cut");
+            let cut = async {
+                while !proxy.is_done() {
+                    sleep(Duration::from_millis(20)).await;
+                }
+            };
+            let cut = tokio::time::timeout(settings.ttl, cut).await;
+            assert!(cut.is_ok(), "{what} was not cut");
+            sleep(settings.renew_interval / 2).await;
             assert!(tenure.is_held(), "{what}: {:?}", tenure.loss());
         }
         let record = etcd.store().inspect(name.as_str()).await.expect("read").expect("there");

@@ -176,4 +176,4 @@ async fn takes(store: &Store, name: &str) -> bool {
 }
 
 const LONG: Duration = Duration::from_secs(60);
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(12);

@@ -104,4 +104,6 @@ impl Cost {
     }
 }
 
-const AT_ONCE: usize = 128;
+/// So many that it does not take long, and so few that none of them waits long for its turn: the
+/// session has to be renewed meanwhile.
+const AT_ONCE: usize = 32;

@@ -16,7 +16,7 @@ impl Factory for Directory {
     }
 
     fn ttl(&self) -> Duration {
-        Duration::from_secs(2)
+        Duration::from_secs(5)
     }
 
     fn delete<'a>(&'a self, name: &'a LeaseName) -> Option<Boxed<'a, ()>> {

@@ -15,9 +15,9 @@ use tenure_lease::{
 };
 use tenure_testkit::faults::{Faults, Operation, Outage};
 
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(6);
 /// What a busy machine may add: less than it would take to watch from when it is allowed.
-const SLACK: Duration = Duration::from_secs(1);
+const SLACK: Duration = Duration::from_secs(3);
 
 fn settings() -> Settings {
     Settings { renew_interval: TTL / 6, ..Settings::new(TTL) }

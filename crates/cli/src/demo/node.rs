@@ -318,7 +318,7 @@ impl Worker {
                 biased;
                 stop = hosted.stopping() => {
                     if let StopReason::LeaseLost(_) = stop
-                        && let Err(error @ FenceError::Refused { .. }) = ledger.write_without_looking()
+                        && let Err(error @ FenceError::Refused { .. }) = write_late(&mut ledger)
                     {
                         failed(&error);
                     }
@@ -401,6 +401,18 @@ fn batch(jobs: &mut ReliableReceiver<u64>, first: Job) -> Vec<Job> {
     batch
 }
 
+/// What the worker tries that has lost its lease. Its time may be over, so it does not sleep while
+/// others write: each try waits a moment for them by itself.
+fn write_late(ledger: &mut Ledger) -> Result<(), FenceError> {
+    for _ in 0..LATE_TRIES {
+        match ledger.write_without_looking() {
+            Err(error) if is_busy(&error) => {}
+            written => return written,
+        }
+    }
+    ledger.write_without_looking()
+}
+
 fn failed(error: &FenceError) -> String {
     match error {
         FenceError::Refused { held, fence, .. } => {
@@ -415,6 +427,8 @@ fn failed(error: &FenceError) -> String {
 const LOOK: Duration = Duration::from_millis(50);
 const ASKED: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(10);
+/// Together a second.
+const LATE_TRIES: usize = 20;
 /// How long a lease that is over may take to be known to be.
 const WHY: Duration = Duration::from_secs(1);
 /// How long the worker may take to end when the node is out of the cluster.

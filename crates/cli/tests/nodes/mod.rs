@@ -215,8 +215,8 @@ fn address(node: &Value) -> String {
 /// One request; `None` if nobody answers.
 pub(crate) fn ask(socket: &std::path::Path, line: &str) -> Option<Value> {
     let mut stream = UnixStream::connect(socket).ok()?;
-    // A stopped process accepts, and says nothing.
-    stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    // A stopped process accepts, and says nothing; a busy machine takes its time.
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     writeln!(stream, "{line}").ok()?;
     let mut answer = String::new();
     BufReader::new(stream).read_line(&mut answer).ok()?;

@@ -78,7 +78,8 @@ async fn outage(server: &Server, down: &str, up: &'static str) {
         let tenures = tenures.lock().unwrap();
         assert_eq!(tenures.len(), 1, "{tenures:?}");
         let (ended, loss) = tenures[0].ended.as_ref().expect("the holder has stopped");
-        assert_eq!(*loss, Loss::Expired);
+        // A busy machine may look like a pause.
+        assert!(matches!(loss, Loss::Expired | Loss::Paused), "the reason is {loss}");
         assert!(*ended < went + ttl, "stopped {:?} after the server went", ended.since(went));
         eprintln!("{down}: stopped after {:?} of {ttl:?}", ended.since(went));
     }

@@ -13,9 +13,11 @@ use std::time::Duration;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use tenure_lease::backend::{Acquire, Acquired, Backend, Release};
+use tenure_lease::backend::{
+    Acquire, Acquired, Backend, Boxed, Release, StoreError, StoreErrorKind,
+};
 use tenure_lease::record::Version;
-use tenure_lease::{LeaseName, Loss, Moment, Nonce, Owner, Settings, Store, Token};
+use tenure_lease::{LeaseName, Loss, Moment, Nonce, Owner, Record, Settings, Store, Token};
 use tenure_testkit::cost::Cost;
 
 use proxy::Proxy;
@@ -168,13 +170,33 @@ pub(crate) fn request(name: &LeaseName, owner: &str, ttl: Duration) -> Acquire {
     }
 }
 
+/// Puts a request until it is answered: a store may leave one unanswered at any time, and a keeper
+/// copes; so do the tests, except where the answer itself is the point.
+async fn answered<'a, T>(put: impl Fn() -> Boxed<'a, Result<T, StoreError>>) -> T {
+    for _ in 0..REPEATS {
+        match put().await {
+            Ok(answer) => return answer,
+            Err(error) if error.kind() == StoreErrorKind::Unavailable => println!("{error}"),
+            Err(error) => panic!("{error}"),
+        }
+        tokio::time::sleep(REPEAT_AFTER).await;
+    }
+    put().await.expect("an answer")
+}
+
 /// Wins what must be free; the claim and its token.
 pub(crate) async fn win(backend: &dyn Backend, request: Acquire) -> (Nonce, Token) {
     let claim = request.claim;
-    match backend.acquire(request).await {
-        Ok(Acquired::Won { token, .. }) => (claim, token),
-        other => panic!("not won: {other:?}"),
+    match answered(|| backend.acquire(request.clone())).await {
+        Acquired::Won { token, .. } => (claim, token),
+        // It was put before, and not answered.
+        Acquired::Lost(Some(record)) if record.is_of(claim) => (claim, record.token),
+        Acquired::Lost(record) => panic!("not won: {record:?}"),
     }
+}
+
+async fn read(backend: &dyn Backend, name: &LeaseName) -> Option<Record> {
+    answered(|| backend.read(vec![name.clone()])).await.remove(0)
 }
 
 /// Eight clients on fifty names each of absent, released and expired records: one winner each.
@@ -186,15 +208,15 @@ pub(crate) async fn race(open: impl Fn() -> Store, ttl: Duration, frees_after: D
         released.spawn(async move {
             let (claim, token) = win(&**store.backend(), request(&name, "first", ttl)).await;
             let release = Release { name: name.clone(), claim, known: vec![claim] };
-            store.backend().release(release).await.expect("released");
+            answered(|| store.backend().release(release.clone())).await;
             Raced { name, version: None, before: token }
         });
         let (store, name) = (clients[0].clone(), fresh("race-expired"));
         expired.spawn(async move {
             let (_, before) = win(&**store.backend(), request(&name, "first", ttl)).await;
-            let read = store.backend().read(vec![name.clone()]).await.expect("read").remove(0);
+            let record = read(&**store.backend(), &name).await;
             // A store that frees by itself does not need it, and one that watches does.
-            Raced { name, version: read.map(|record| record.version), before }
+            Raced { name, version: record.map(|record| record.version), before }
         });
     }
     let (mut free, expired) = (released.join_all().await, expired.join_all().await);
@@ -214,7 +236,8 @@ struct Raced {
     before: Token,
 }
 
-/// All clients meet at each name, at a few names at a time.
+/// All clients meet at each name, at a few names at a time. Whether a claim that was not
+/// answered has won, the record tells.
 async fn meet(clients: &[Store], names: Vec<Raced>, ttl: Duration) {
     let begun = Moment::now();
     let names = Arc::new(names);
@@ -224,10 +247,11 @@ async fn meet(clients: &[Store], names: Vec<Raced>, ttl: Duration) {
         for (client, store) in clients.iter().enumerate() {
             let (store, names, barrier) = (store.clone(), Arc::clone(&names), Arc::clone(&barrier));
             racing.spawn(async move {
-                let mut won = Vec::new();
+                let (mut won, mut unanswered) = (Vec::new(), Vec::new());
                 for (index, raced) in names.iter().enumerate().skip(place).step_by(PLACES) {
                     let mut attempt = request(&raced.name, &format!("client-{client}"), ttl);
                     attempt.takeover = raced.version.clone();
+                    let claim = attempt.claim;
                     barrier.wait().await;
                     match store.backend().acquire(attempt).await {
                         Ok(Acquired::Won { token, .. }) => {
@@ -235,16 +259,29 @@ async fn meet(clients: &[Store], names: Vec<Raced>, ttl: Duration) {
                             won.push(index);
                         }
                         Ok(Acquired::Lost(_)) => {}
+                        Err(error) if error.kind() == StoreErrorKind::Unavailable => {
+                            println!("{}: {error}", raced.name);
+                            unanswered.push((index, claim));
+                        }
                         Err(error) => panic!("{}: {error}", raced.name),
                     }
                 }
-                won
+                (won, unanswered)
             });
         }
     }
-    let mut winners = vec![0; names.len()];
-    for won in racing.join_all().await {
+    let (mut winners, mut unanswered) = (vec![0; names.len()], Vec::new());
+    for (won, unknown) in racing.join_all().await {
         won.into_iter().for_each(|index| winners[index] += 1);
+        unanswered.extend(unknown);
+    }
+    for (index, claim) in unanswered {
+        let Raced { name, before, .. } = &names[index];
+        let record = read(&**clients[0].backend(), name).await.expect("somebody won it");
+        if record.is_of(claim) {
+            assert!(record.token > *before, "token {} after {before}", record.token);
+            winners[index] += 1;
+        }
     }
     for (raced, winners) in names.iter().zip(&winners) {
         assert_eq!(*winners, 1, "{} has {winners} winners", raced.name);
@@ -331,11 +368,13 @@ pub(crate) async fn survives_outage(
     let (after_live, after_dead) = (waiting(&live), waiting(&dead));
     // They have seen both records before the server goes.
     tokio::time::sleep(settings.ttl / 10).await;
-    let gone = Moment::now();
     server.control(begin).await;
+    // It may have renewed until now.
+    let gone = Moment::now();
     let loss = tokio::time::timeout(settings.ttl, tenure.lost()).await.expect("lost in time");
     let lost_after = Moment::now().since(gone);
-    assert!(matches!(loss, Loss::Expired), "the reason is {loss:?}");
+    // A busy machine may look like a pause.
+    assert!(matches!(loss, Loss::Expired | Loss::Paused), "the reason is {loss:?}");
     assert!(lost_after <= settings.kill_after(), "lost only after {lost_after:?}");
     tokio::time::sleep((gone + settings.ttl * 2).since(Moment::now())).await;
     server.control(end).await;
@@ -371,6 +410,9 @@ pub(crate) async fn cost_of_attached<O>(
     cost.check_metered(for_a_renewal);
 }
 
+/// Together longer than an election takes.
+const REPEATS: usize = 10;
+const REPEAT_AFTER: Duration = Duration::from_millis(300);
 const NAMES: usize = 50;
 const PLACES: usize = 5;
 const HAND_OVERS: usize = 15;

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure_lease::backend::{
-    Acquire, Acquired, Backend, Release, Released, Renew, Renewed, StoreError, StoreInfo,
+    Acquire, Acquired, Backend, Boxed, Release, Released, Renew, Renewed, StoreError,
+    StoreErrorKind, StoreInfo,
 };
 use tenure_lease::record::{Expiry, SessionRef};
 use tenure_lease::{
@@ -45,10 +46,7 @@ macro_rules! checks {
     };
 }
 
-pub(super) fn check(
-    name: &'static str,
-    check: fn(Context) -> tenure_lease::backend::Boxed<'static, Checked>,
-) -> Check {
+pub(super) fn check(name: &'static str, check: fn(Context) -> Boxed<'static, Checked>) -> Check {
     Check { name, alone: false, check }
 }
 
@@ -218,6 +216,28 @@ pub(super) async fn sleep_until(moment: Moment) {
     tokio::time::sleep(moment.since(Moment::now())).await;
 }
 
+/// Puts a request until it is answered; the answer, and whether the request was put before.
+///
+/// A store may leave a request unanswered at any time, and a keeper copes with that. So do the
+/// checks, lest a moment without an answer, of an election say, were a verdict on the store; except
+/// where the answer itself is the point. What came of a write that is put again, the record tells.
+pub(super) async fn answered<'a, T>(
+    mut put: impl FnMut() -> Boxed<'a, Result<T, StoreError>>,
+) -> Result<(T, bool), StoreError> {
+    for before in 0..REPEATS {
+        match put().await {
+            Err(error) if error.kind() == StoreErrorKind::Unavailable => {}
+            answer => return answer.map(|answer| (answer, before > 0)),
+        }
+        tokio::time::sleep(REPEAT_AFTER).await;
+    }
+    put().await.map(|answer| (answer, true))
+}
+
+/// Together longer than an election takes.
+const REPEATS: usize = 10;
+const REPEAT_AFTER: Duration = Duration::from_millis(300);
+
 /// A client of the store, for single requests.
 #[derive(Clone)]
 pub(super) struct Client {
@@ -233,7 +253,8 @@ pub(super) struct Held {
     /// What stands in the record.
     pub(super) nonce: Nonce,
     pub(super) ttl: Duration,
-    pub(super) former: Option<Record>,
+    /// What the record said before; unknown if the answer that told it got lost.
+    former: Option<Option<Record>>,
     /// When the request that began or last prolonged it was sent.
     pub(super) sent: Moment,
 }
@@ -255,45 +276,59 @@ impl Held {
     pub(super) fn release(&self) -> Release {
         Release { name: self.name.clone(), claim: self.claim, known: vec![self.nonce] }
     }
+
+    /// What the record said before, as the answer told; without that answer nothing is learnt.
+    pub(super) fn former(&self) -> Checked<Option<&Record>> {
+        let lost = || skipped("the answer that shows the former record got lost");
+        self.former.as_ref().map(Option::as_ref).ok_or_else(lost)
+    }
 }
 
 impl Client {
     /// Puts an acquisition that must be won.
     pub(super) async fn win(&self, request: Acquire) -> Checked<Held> {
-        let sent = Moment::now();
-        match self.try_win(&request, sent).await? {
+        match self.try_win(&request).await? {
             Ok(held) => Ok(held),
             Err(record) => Err(failed(format!("lost what was free, to {record:?}"))),
         }
     }
 
-    /// Puts an acquisition that must be lost.
+    /// Puts an acquisition, of a claim that has nothing yet, that must be lost.
     pub(super) async fn lose(&self, request: Acquire) -> Checked<Option<Record>> {
-        match self.backend.acquire(request).await? {
-            Acquired::Lost(record) => Ok(record),
-            Acquired::Won { token, .. } => {
+        match self.try_win(&request).await? {
+            Err(record) => Ok(record),
+            Ok(Held { token, .. }) => {
                 Err(failed(format!("won what was not free, with token {token}")))
             }
         }
     }
 
-    async fn try_win(
-        &self,
-        request: &Acquire,
-        sent: Moment,
-    ) -> Checked<Result<Held, Option<Record>>> {
-        Ok(match self.backend.acquire(request.clone()).await? {
-            Acquired::Lost(record) => Err(record),
-            Acquired::Won { token, former } => Ok(Held {
-                name: request.name.clone(),
-                claim: request.claim,
-                token,
-                nonce: request.claim,
-                ttl: request.ttl,
-                former,
-                sent,
-            }),
-        })
+    /// Puts an acquisition. That a claim has won is told by its answer, or by the record to the
+    /// same claim that is put again.
+    async fn try_win(&self, request: &Acquire) -> Checked<Result<Held, Option<Record>>> {
+        let first = Moment::now();
+        let mut last = first;
+        let put = || {
+            last = Moment::now();
+            self.backend.acquire(request.clone())
+        };
+        let (answer, again) = answered(put).await?;
+        let (token, former, sent) = match answer {
+            Acquired::Won { token, former } => (token, Some(former), last),
+            Acquired::Lost(Some(record)) if again && record.is_of(request.claim) => {
+                (record.token, None, first)
+            }
+            Acquired::Lost(record) => return Ok(Err(record)),
+        };
+        Ok(Ok(Held {
+            name: request.name.clone(),
+            claim: request.claim,
+            token,
+            nonce: request.claim,
+            ttl: request.ttl,
+            former,
+            sent,
+        }))
     }
 
     /// Takes a lease as soon as the rules allow it, as a keeper would: when the store frees it, or
@@ -309,7 +344,7 @@ impl Client {
             };
             request.claim = Nonce::random();
             request.takeover = seen.as_ref().and_then(stood_still);
-            match self.try_win(&request, sent).await? {
+            match self.try_win(&request).await? {
                 Ok(held) => return Ok(held),
                 Err(Some(record)) if record.expiry == Expiry::ByObservation => {
                     let known = seen.as_ref().map(|(record, _)| &record.version);
@@ -329,15 +364,21 @@ impl Client {
         for _ in 0..100 {
             let version = self.record(&request.name).await?.version;
             let request = Acquire { takeover: Some(version), ..request.clone() };
-            if let Ok(held) = self.try_win(&request, Moment::now()).await? {
+            if let Ok(held) = self.try_win(&request).await? {
                 return Ok(held);
             }
         }
         Err(failed("the right version never takes the record over"))
     }
 
-    pub(super) async fn renew(&self, request: Renew) -> Checked<Renewed> {
-        Ok(self.backend.renew(request).await?)
+    /// Puts a renewal; if it is put again, its nonce may stand there already.
+    pub(super) async fn renew(&self, mut request: Renew) -> Checked<Renewed> {
+        let put = || {
+            let first = request.clone();
+            request.known.push(request.nonce);
+            self.backend.renew(first)
+        };
+        Ok(answered(put).await?.0)
     }
 
     /// Renews as the holder, which must work.
@@ -368,8 +409,17 @@ impl Client {
         }
     }
 
+    /// Puts a release; if it is put again, and nobody holds the lease, it was the first that freed
+    /// it.
     pub(super) async fn release(&self, request: Release) -> Checked<Released> {
-        Ok(self.backend.release(request).await?)
+        match answered(|| self.backend.release(request.clone())).await? {
+            (Released::Refused, true) => {
+                let record = self.read(&request.name).await?;
+                let freed = record.is_some_and(|record| record.holder.is_none());
+                Ok(if freed { Released::Yes } else { Released::Refused })
+            }
+            (released, _) => Ok(released),
+        }
     }
 
     /// Gives a tenure back, which must work.
@@ -380,9 +430,13 @@ impl Client {
     }
 
     pub(super) async fn read(&self, name: &LeaseName) -> Checked<Option<Record>> {
-        let records = self.backend.read(vec![name.clone()]).await?;
+        let records = self.read_all(std::slice::from_ref(name)).await?;
         ensure!(records.len() == 1, "{} records for one name", records.len());
         Ok(records.into_iter().next().flatten())
+    }
+
+    pub(super) async fn read_all(&self, names: &[LeaseName]) -> Checked<Vec<Option<Record>>> {
+        Ok(answered(|| self.backend.read(names.to_vec())).await?.0)
     }
 
     /// The record, which must be there.

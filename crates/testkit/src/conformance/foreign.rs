@@ -6,7 +6,7 @@ use tenure_lease::backend::{Acquire, Release, Released, Renew, StoreError, Store
 use tenure_lease::record::{Expiry, Version};
 use tenure_lease::{Nonce, Token};
 
-use super::context::{Checked, Context, failed, skipped, within};
+use super::context::{Checked, Context, answered, failed, skipped, within};
 
 checks![a_newer_format_is_left_alone, a_foreign_holder_is_respected, silence_is_unknown];
 
@@ -33,15 +33,16 @@ async fn a_newer_format_is_left_alone(cx: Context) -> Checked {
         note: None,
     };
     let release = Release { name: name.clone(), claim, known: vec![claim] };
+    let backend = &client.backend;
     // Twice: what was overwritten the first time is understood the second time.
     for _ in 0..2 {
-        newer("acquire", client.backend.acquire(cx.request(&name, "a")).await.err())?;
-        let takeover = Some(Version(String::new()));
-        let request = Acquire { takeover, ..cx.request(&name, "a") };
-        newer("takeover", client.backend.acquire(request).await.err())?;
-        newer("renew", client.backend.renew(renewal.clone()).await.err())?;
-        newer("release", client.backend.release(release.clone()).await.err())?;
-        newer("read", client.backend.read(vec![name.clone()]).await.err())?;
+        let request = cx.request(&name, "a");
+        newer("acquire", answered(|| backend.acquire(request.clone())).await.err())?;
+        let request = Acquire { takeover: Some(Version(String::new())), ..request };
+        newer("takeover", answered(|| backend.acquire(request.clone())).await.err())?;
+        newer("renew", answered(|| backend.renew(renewal.clone())).await.err())?;
+        newer("release", answered(|| backend.release(release.clone())).await.err())?;
+        newer("read", answered(|| backend.read(vec![name.clone()])).await.err())?;
     }
     Ok(())
 }

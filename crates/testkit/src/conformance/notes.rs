@@ -3,7 +3,7 @@
 use tenure_lease::backend::{Acquire, StoreErrorKind};
 use tenure_lease::record::NOTE_MAX;
 
-use super::context::{Checked, Client, Context, failed};
+use super::context::{Checked, Client, Context, answered, failed};
 
 checks![
     note_is_written_with_the_acquisition,
@@ -42,7 +42,7 @@ async fn note_outlives_expiry(cx: Context) -> Checked {
     client.win(with_note(&cx, &name, "a", b"kept")).await?;
     let next = client.overtake(&cx, &cx.request(&name, "b")).await?;
     is(&client, &name, b"kept").await?;
-    match next.former {
+    match next.former()? {
         Some(former) if former.note == b"kept" => Ok(()),
         former => Err(failed(format!("the former record is {former:?}"))),
     }
@@ -110,12 +110,12 @@ async fn a_longer_note_is_refused(cx: Context) -> Checked {
         Some(error) => Err(failed(format!("{:?} is not Unsuitable: {error}", error.kind()))),
         None => Err(failed(format!("a note of {} bytes was taken", NOTE_MAX + 1))),
     };
-    let acquired = client.backend.acquire(with_note(&cx, &name, "a", &long)).await;
-    unsuitable(acquired.err())?;
+    let request = with_note(&cx, &name, "a", &long);
+    unsuitable(answered(|| client.backend.acquire(request.clone())).await.err())?;
     ensure!(client.read(&name).await?.is_none(), "the refused attempt left a record");
     let mut held = client.win(with_note(&cx, &name, "a", b"short")).await?;
     let renewal = tenure_lease::backend::Renew { note: Some(long), ..held.renewal() };
-    unsuitable(client.backend.renew(renewal).await.err())?;
+    unsuitable(answered(|| client.backend.renew(renewal.clone())).await.err())?;
     is(&client, &name, b"short").await?;
     client.prolong(&mut held).await
 }

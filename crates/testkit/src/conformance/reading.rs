@@ -17,14 +17,14 @@ async fn reads_are_in_order(cx: Context) -> Checked {
         claims.push((name.clone(), client.win(cx.request(name, "a")).await?.claim));
     }
     let names = [&c, &absent, &a, &c, &b, &absent].map(Clone::clone).to_vec();
-    let records = client.backend.read(names.clone()).await?;
+    let records = client.read_all(&names).await?;
     ensure!(records.len() == names.len(), "{} records, asked for {}", records.len(), names.len());
     for (name, record) in names.iter().zip(records) {
         let claim = claims.iter().find(|(other, _)| other == name).map(|(_, claim)| *claim);
         let found = record.and_then(|record| record.holder?.claim);
         ensure!(found == claim, "{name} has claim {found:?}, should have {claim:?}");
     }
-    let none = client.backend.read(Vec::new()).await?;
+    let none = client.read_all(&[]).await?;
     ensure!(none.is_empty(), "asked for nothing, got {} records", none.len());
     Ok(())
 }
@@ -38,7 +38,7 @@ async fn reads_of_many_are_whole(cx: Context) -> Checked {
         let request = Acquire { ttl: cx.long_ttl(), ..cx.request(name, "a") };
         held.push(client.win(request).await?);
     }
-    let records = client.backend.read(names.clone()).await?;
+    let records = client.read_all(&names).await?;
     ensure!(records.len() == MANY, "asked for {MANY}, got {}", records.len());
     for (index, record) in records.iter().enumerate() {
         match (index % 5, record) {

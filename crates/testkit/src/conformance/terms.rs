@@ -39,7 +39,8 @@ async fn first_term_is_not_one(cx: Context) -> Checked {
         let held = client.win(cx.request(&cx.name("first-term"), "a")).await?;
         ensure!(held.token.term > 1, "the first term is {}", held.token.term);
         ensure!(held.token.step == 0, "a plain lease has step {}", held.token.step);
-        ensure!(held.former.is_none(), "nothing was there before, but {:?}", held.former);
+        let former = held.former()?;
+        ensure!(former.is_none(), "nothing was there before, but {former:?}");
     }
     Ok(())
 }
@@ -159,7 +160,7 @@ async fn terms_rise_over_a_restart(cx: Context) -> Checked {
     );
     let next = client.win(cx.request(&freed, "b")).await?;
     rises(&mut { released.token }, next.token)?;
-    match next.former {
+    match next.former()? {
         Some(former) if former.note == b"kept" => Ok(()),
         former => Err(failed(format!("after the restart the released record is {former:?}"))),
     }
