@@ -118,6 +118,8 @@ pub enum Event {
     Unreadable(RosterError),
     /// There are more hosts than a note can name; the newest get no shards.
     RosterFull,
+    /// What says where shards go has panicked, for the first time in this tenure.
+    PlacementPanicked,
 }
 
 /// How often something happened, for metrics.
