@@ -497,6 +497,8 @@ impl<M> Region<M> {
     fn end_session(&mut self) {
         if matches!(self.session, Session::Held { .. }) {
             self.session = Session::Ending;
+            // First of all: else what stops would be given back to it.
+            self.report();
             self.stop_in_a_hurry();
             self.end_if_empty();
         }

@@ -184,25 +184,14 @@ async fn a_session_in_another_store_is_no_session() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_without_a_session_contends_for_none() {
     let world = World::new(2).await;
+    let other = world.store.lease(&session_name(1)).ttl(TTL).owner("other");
+    let other = other.acquire().await.unwrap();
     let sessions = [world.session(0), world.session(1)];
-    let other = world.store.lease(&session_name(1)).ttl(TTL).owner("other").acquire();
-    drop(soon(sessions[1].held()).await);
-    let mut other = std::pin::pin!(other);
-    // The former session is deleted, and the other is quicker.
-    let carts = loop {
-        assert!(world.records.delete(&session_name(1).parse().unwrap()));
-        let tried = tokio::time::timeout(Duration::from_secs(3), &mut other).await;
-        if let Ok(tenure) = tried {
-            let carts = world.start(|it, place| it.lease(world.lease()).session(&sessions[place]));
-            break (carts, tenure.unwrap());
-        }
-        drop(soon(sessions[1].held()).await);
-    };
-    let (carts, tenure) = carts;
+    let carts = world.start(|it, place| it.lease(world.lease()).session(&sessions[place]));
     placed(&carts).await;
     assert!(carts[1].status().hosted.is_empty());
     soon(world.clusters[1].leave()).await;
-    tenure.release().await;
+    other.release().await;
     sleep(Duration::from_millis(500)).await;
     let record = world.store.inspect(&session_name(1)).await.unwrap().unwrap();
     assert!(record.holder.is_none() && sessions[1].current().is_none(), "{record:?}");
