@@ -13,7 +13,6 @@ use tenure_cluster::messaging::{Ask, Received};
 use tenure_cluster::{Address, Incarnation, Node};
 use tenure_lease::backend::{
     Acquire, Acquired, Backend, Boxed, Release, Released, Renew, Renewed, StoreError, StoreInfo,
-    Watch,
 };
 use tenure_lease::record::SessionRef;
 use tenure_lease::{LeaseName, MemoryStore, Nonce, Owner, Record, Store};
@@ -23,19 +22,19 @@ use tenure_sharding::{
 };
 use tokio::time::sleep;
 
-/// A store that can be replaced by an empty one.
+/// A store that can be replaced by an empty one, and that says nothing unasked.
 #[derive(Clone, Default)]
-struct Restored(Arc<Mutex<MemoryStore>>);
+struct Plain(Arc<Mutex<MemoryStore>>);
 
-impl Restored {
+impl Plain {
     fn now(&self) -> MemoryStore {
         self.0.lock().unwrap().clone()
     }
 }
 
-impl Backend for Restored {
+impl Backend for Plain {
     fn info(&self) -> StoreInfo {
-        self.now().info()
+        StoreInfo { pushes: false, ..self.now().info() }
     }
 
     fn acquire(&self, request: Acquire) -> Boxed<'_, Result<Acquired, StoreError>> {
@@ -53,10 +52,6 @@ impl Backend for Restored {
     fn read(&self, names: Vec<LeaseName>) -> Boxed<'_, Result<Vec<Option<Record>>, StoreError>> {
         Box::pin(async move { self.now().read(names).await })
     }
-
-    fn watch(&self, name: &LeaseName) -> Option<Box<dyn Watch>> {
-        self.now().watch(name)
-    }
 }
 
 /// The lease's store is restored from a backup: whoever wins next has a lower term than regions obey, is
@@ -64,7 +59,7 @@ impl Backend for Restored {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_lost_history_does_not_end_coordination() {
     let world = World::new(2).await;
-    let restored = Restored::default();
+    let restored = Plain::default();
     let store = Store::new(restored.clone());
     let lease = || store.lease("shop.carts").ttl(TTL);
     lease().above(1_000_000).acquire().await.unwrap().release().await;
@@ -107,10 +102,12 @@ async fn break_lease(store: &Store, name: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_session_frees_nothing_before_its_holder_has_stopped() {
     let world = World::new(2).await;
+    let store = Store::new(Plain::default());
     // It is renewed every two seconds; the coordinator looks at it twice a second.
-    let session = |place| world.store.lease(&session_name(place)).ttl(TTL * 3).kept_session();
+    let session = |place| store.lease(&session_name(place)).ttl(TTL * 3).kept_session();
     let sessions = [session(0).unwrap(), session(1).unwrap()];
-    let carts = world.start(|it, place| it.lease(world.lease()).session(&sessions[place]));
+    let lease = store.lease("shop.carts").ttl(TTL);
+    let carts = world.start(|it, place| it.lease(lease.clone()).session(&sessions[place]));
     placed(&carts).await;
     let over = AtomicBool::new(false);
     let send = async {
@@ -124,7 +121,7 @@ async fn a_broken_session_frees_nothing_before_its_holder_has_stopped() {
     let work = async {
         until("all to be received", || world.book.received.lock().unwrap().len() == 40).await;
         let name = session_name(1);
-        let read = || async { world.store.inspect(&name).await.unwrap().unwrap() };
+        let read = || async { store.inspect(&name).await.unwrap().unwrap() };
         let before = read().await;
         soon(async {
             while read().await.version == before.version {
@@ -132,7 +129,7 @@ async fn a_broken_session_frees_nothing_before_its_holder_has_stopped() {
             }
         })
         .await;
-        break_lease(&world.store, &name).await;
+        break_lease(&store, &name).await;
         until("the other node to host all", || carts[0].status().hosted.len() == SHARDS as usize)
             .await;
         until("its session again", || sessions[1].current().is_some()).await;
