@@ -497,9 +497,9 @@ impl<M> Region<M> {
     fn end_session(&mut self) {
         if matches!(self.session, Session::Held { .. }) {
             self.session = Session::Ending;
-            // First of all: else what stops would be given back to it.
-            self.report();
             self.stop_in_a_hurry();
+            // Before it says what has stopped: else that would be given back to it.
+            self.report();
             self.end_if_empty();
         }
     }

@@ -564,9 +564,9 @@ fn a_placement_that_panics_is_told_once() {
     bench.coordinator.settings.strategy = Strategy::custom(Panics);
     let [zero, _] = bench.hosts();
     bench.won(5, &[]);
-    bench.report(5, zero, &[]);
+    let mut effects = bench.report(5, zero, &[]);
     bench.coordinator.note_written(1, bench.now);
-    let effects = [bench.effects(), bench.pass(Duration::from_secs(5))].concat();
+    effects.extend(bench.pass(Duration::from_secs(5)));
     let panicked = Effect::Tell(Event::PlacementPanicked);
     assert_eq!(effects.iter().filter(|it| **it == panicked).count(), 1, "{effects:?}");
     assert!(bench.coordinator.is_active(bench.now));
