@@ -132,7 +132,8 @@ async fn a_broken_session_frees_nothing_before_its_holder_has_stopped() {
         break_lease(&store, &name).await;
         until("the other node to host all", || carts[0].status().hosted.len() == SHARDS as usize)
             .await;
-        until("its session again", || sessions[1].current().is_some()).await;
+        let term = || sessions[1].current().map(|session| session.tenure().token().term);
+        until("another session", || term() > Some(before.token.term)).await;
         over.store(true, SeqCst);
     };
     tokio::join!(send, work);
