@@ -121,7 +121,8 @@ impl Coordinator {
         }
         let moving = duty.moving();
         let is_mixed = newest(duty, &duty.eligible) != duty.eligible;
-        if !duty.balancing || moving >= limit || is_mixed || now < duty.place_at {
+        let is_asked = duty.balancing && !duty.eligible.is_empty() && now >= duty.place_at;
+        if !is_asked || moving >= limit || is_mixed {
             return;
         }
         let placement = self.settings.strategy.placement();
@@ -283,7 +284,7 @@ impl Coordinator {
                 let node = &duty.hosts.get(&host)?.host.node;
                 // A region that is there without its session refuses what is sent to it.
                 let is_there = duty.regions.get(node) == Some(&Some(host));
-                (is_there || true).then(|| (shard, token, node.clone()))
+                is_there.then(|| (shard, token, node.clone()))
             }
             _ => None,
         };
@@ -337,4 +338,4 @@ fn newest(duty: &Duty, hosts: &BTreeSet<HostId>) -> BTreeSet<HostId> {
 }
 
 /// How often everybody is told of new homes. Whoever has something for one of them has asked.
-const NEWS_EVERY: Duration = Duration::ZERO;
+const NEWS_EVERY: Duration = Duration::from_millis(20);

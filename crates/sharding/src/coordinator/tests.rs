@@ -563,7 +563,7 @@ fn a_placement_that_panics_is_told_once() {
     let mut bench = Bench::new(Setup::Lease, 1, 2);
     bench.coordinator.settings.strategy = Strategy::custom(Panics);
     let [zero, _] = bench.hosts();
-    bench.won(5, &[]);
+    assert!(!bench.won(5, &[]).contains(&Effect::Tell(Event::PlacementPanicked)), "of nobody");
     let mut effects = bench.report(5, zero, &[]);
     bench.coordinator.note_written(1, bench.now);
     effects.extend(bench.pass(Duration::from_secs(5)));
