@@ -122,8 +122,9 @@ impl AttachedLease<'_> {
 #[derive(Clone)]
 pub struct KeptSession {
     sessions: watch::Receiver<Option<Arc<Session>>>,
-    /// Takes the terms of sessions to be given up; it is wanted while there is one of these.
-    give_up: mpsc::Sender<u64>,
+    /// Takes the terms of sessions to be given up, or nothing for any; it is wanted while there is one
+    /// of these.
+    give_up: mpsc::Sender<Option<u64>>,
     /// How many wait for it.
     waiting: Arc<watch::Sender<usize>>,
 }
@@ -131,7 +132,7 @@ pub struct KeptSession {
 impl KeptSession {
     pub(crate) fn new(
         sessions: watch::Receiver<Option<Arc<Session>>>,
-        give_up: mpsc::Sender<u64>,
+        give_up: mpsc::Sender<Option<u64>>,
         waiting: Arc<watch::Sender<usize>>,
     ) -> Self {
         Self { sessions, give_up, waiting }
@@ -149,7 +150,13 @@ impl KeptSession {
     /// ([`held`](Self::held)).
     pub async fn give_up(&self, session: &Session) {
         // An error says that its driver is gone, and with it the session.
-        let _ = self.give_up.send(session.tenure().token().term).await;
+        let _ = self.give_up.send(Some(session.tenure().token().term)).await;
+    }
+
+    /// Contends for it no more before somebody waits for it ([`held`](Self::held)), and gives it up if
+    /// nobody uses it: whoever takes the place of this process must not find it taken.
+    pub async fn rest(&self) {
+        let _ = self.give_up.send(None).await; // As above.
     }
 
     /// Waits until it is held.

@@ -98,7 +98,7 @@ pub enum Effect {
     Observe(BTreeSet<SessionRef>),
     /// Take these sessions over, and no others, as soon as they are not renewed for their ttl; then
     /// release them, and call [`Coordinator::session_over`]. Call it, too, when one turns out to be
-    /// released, or to have a higher term.
+    /// released, under whatever term, or to have been held under a higher one for a ttl.
     TakeOver(BTreeSet<SessionRef>),
     /// Tell the users of this node.
     Tell(Event),
@@ -118,6 +118,8 @@ pub enum Event {
     Unreadable(RosterError),
     /// There are more hosts than a note can name; the newest get no shards.
     RosterFull,
+    /// What says where shards go has panicked, for the first time in this tenure.
+    PlacementPanicked,
 }
 
 /// How often something happened, for metrics.
@@ -220,7 +222,7 @@ impl Coordinator {
         self.settle(now);
     }
 
-    /// A session was released or taken over, or has a higher term than this.
+    /// A session was released or taken over: whatever was hosted under it has surely stopped.
     pub fn session_over(&mut self, session: &SessionRef, now: Moment) {
         if let Some(duty) = &mut self.duty {
             duty.session_over(session);

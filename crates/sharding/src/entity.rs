@@ -219,6 +219,8 @@ pub(crate) struct HostedShard {
     pub(crate) token: Token,
     /// Kept for as long as anything of the shard goes on: it is given back after that.
     pub(crate) session: Option<Arc<Session>>,
+    /// Kept for as long, too: whoever takes the place of a control that failed waits for that.
+    pub(crate) _life: Arc<()>,
     pub(crate) stop: watch::Receiver<Option<StopReason>>,
 }
 

@@ -498,6 +498,8 @@ impl<M> Region<M> {
         if matches!(self.session, Session::Held { .. }) {
             self.session = Session::Ending;
             self.stop_in_a_hurry();
+            // Before it says what has stopped: else that would be given back to it.
+            self.report();
             self.end_if_empty();
         }
     }

@@ -1,12 +1,14 @@
 //! Giving shards to regions and taking them back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use tenure_cluster::Node;
 use tenure_lease::{Moment, Token};
 
 use super::duty::{Duty, HostId, Known, Place};
-use super::{Coordinator, Effect};
+use super::{Coordinator, Effect, Event};
 use crate::message::{Answer, Directive, Message};
 use crate::settings::Rule;
 use crate::{Host, Load, Shard};
@@ -65,17 +67,19 @@ impl Coordinator {
         };
         let waited = duty.recovered.is_some_and(|since| now >= since + self.settings.patience);
         let is_early = !waited && self.members.hosts().any(is_expected);
-        if free.is_empty() || is_early {
+        if free.is_empty() || is_early || now < duty.place_at {
             return;
         }
         let (ids, mut loads) = loads(duty, &newest(duty, eligible));
         let placement = self.settings.strategy.placement();
         let mut orders: BTreeMap<HostId, Vec<(Shard, Token)>> = BTreeMap::new();
+        let mut panicked = false;
         for shard in free {
-            let Some(place) = placement.place(shard, &loads).filter(|place| *place < ids.len())
-            else {
-                continue;
+            let Some(place) = caught(|| placement.place(shard, &loads)) else {
+                panicked = true;
+                break;
             };
+            let Some(place) = place.filter(|place| *place < ids.len()) else { continue };
             let host = ids[place];
             loads[place].shards += 1;
             duty.step += 1;
@@ -86,6 +90,19 @@ impl Coordinator {
         }
         for (host, shards) in orders {
             self.direct(host, shards, Message::Allocate);
+        }
+        if panicked {
+            self.placement_panicked(now);
+        }
+    }
+
+    /// What users wrote has panicked. It is asked again, but not without pause; what it has not placed
+    /// waits, and everything else goes on.
+    fn placement_panicked(&mut self, now: Moment) {
+        let Some(duty) = &mut self.duty else { return };
+        duty.place_at = now + self.settings.resend_interval;
+        if !std::mem::replace(&mut duty.panicked, true) {
+            self.effects.push(Effect::Tell(Event::PlacementPanicked));
         }
     }
 
@@ -104,7 +121,8 @@ impl Coordinator {
         }
         let moving = duty.moving();
         let is_mixed = newest(duty, &duty.eligible) != duty.eligible;
-        if !duty.balancing || moving >= limit || is_mixed {
+        let is_asked = duty.balancing && !duty.eligible.is_empty() && now >= duty.place_at;
+        if !is_asked || moving >= limit || is_mixed {
             return;
         }
         let placement = self.settings.strategy.placement();
@@ -120,16 +138,19 @@ impl Coordinator {
                 }
             }
         }
-        // As if they had arrived: else too many would be sent after them.
-        for shard in on_their_way {
-            let place = placement.place(shard, &loads);
-            if let Some(load) = place.and_then(|place| loads.get_mut(place)) {
-                load.shards += 1;
-            }
-        }
         homes.sort_unstable();
         let most = limit - moving;
-        let mut moved = placement.moves(&loads, &homes, most);
+        let moved = caught(|| {
+            // As if they had arrived: else too many would be sent after them.
+            for shard in on_their_way {
+                let place = placement.place(shard, &loads);
+                if let Some(load) = place.and_then(|place| loads.get_mut(place)) {
+                    load.shards += 1;
+                }
+            }
+            placement.moves(&loads, &homes, most)
+        });
+        let Some(mut moved) = moved else { return self.placement_panicked(now) };
         moved.truncate(most);
         // It could go on if there was something on its way.
         duty.balancing = moved.len() == most || moving > 0;
@@ -207,7 +228,7 @@ impl Coordinator {
             match duty.place(shard) {
                 Some(Place::Starting { host, token: own }) if (host, own) == (id, token) => {
                     duty.set_place(shard, Place::At { host, token });
-                    duty.news.push(shard);
+                    duty.news.insert(shard);
                 }
                 Some(place) if place.allocation() == Some((id, token)) => {}
                 _ => stale += 1,
@@ -255,19 +276,24 @@ impl Coordinator {
         }
     }
 
-    /// Tells every region of new homes, and whoever has asked where things are.
-    pub(super) fn publish(&mut self) {
+    /// Tells every region of new homes, a few at once, and whoever has asked where things are, at once.
+    pub(super) fn publish(&mut self, now: Moment) {
         let Some(duty) = &mut self.duty else { return };
         let home = |duty: &Duty, shard: Shard| match duty.place(shard)? {
             Place::At { host, token } => {
-                Some((shard, token, duty.hosts.get(&host)?.host.node.clone()))
+                let node = &duty.hosts.get(&host)?.host.node;
+                // A region that is there without its session refuses what is sent to it.
+                let is_there = duty.regions.get(node) == Some(&Some(host));
+                is_there.then(|| (shard, token, node.clone()))
             }
             _ => None,
         };
-        let news = std::mem::take(&mut duty.news);
+        let is_time = now >= duty.news_at;
+        let news = if is_time { std::mem::take(&mut duty.news) } else { BTreeSet::new() };
         let news: Vec<_> = news.into_iter().filter_map(|shard| home(duty, shard)).collect();
         let term = duty.term;
         if !news.is_empty() {
+            duty.news_at = now + NEWS_EVERY;
             for node in duty.regions.keys() {
                 let homes = Message::Homes { term, homes: news.clone() };
                 self.effects.push(Effect::Send(node.clone(), homes));
@@ -292,6 +318,11 @@ impl Coordinator {
     }
 }
 
+/// What users wrote may panic; `None`, then.
+fn caught<T>(ask: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(ask)).ok()
+}
+
 /// How many shards each of these has and keeps, or is being given.
 fn loads(duty: &Duty, hosts: &BTreeSet<HostId>) -> (Vec<HostId>, Vec<Load>) {
     let known = hosts.iter().filter_map(|id| Some((*id, duty.hosts.get(id)?)));
@@ -305,3 +336,6 @@ fn newest(duty: &Duty, hosts: &BTreeSet<HostId>) -> BTreeSet<HostId> {
     let newest = hosts.iter().filter_map(version).max();
     hosts.iter().copied().filter(|id| version(id) == newest).collect()
 }
+
+/// How often everybody is told of new homes. Whoever has something for one of them has asked.
+const NEWS_EVERY: Duration = Duration::from_millis(20);

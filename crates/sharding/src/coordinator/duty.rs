@@ -49,12 +49,19 @@ pub(super) struct Duty {
     pub(super) resend_at: Moment,
     /// When to look at the numbers of shards.
     pub(super) rebalance_at: Moment,
+    /// When to ask again what has panicked when it was asked where shards go.
+    pub(super) place_at: Moment,
+    /// It was told that this has panicked.
+    pub(super) panicked: bool,
     /// They are not balanced yet.
     pub(super) balancing: bool,
     /// Who could host when that was last looked at.
     pub(super) eligible: BTreeSet<HostId>,
-    /// Shards that have a new home.
-    pub(super) news: Vec<Shard>,
+    /// Shards that have a new home, of which not everybody was told.
+    pub(super) news: BTreeSet<Shard>,
+    /// When to tell everybody: if each shard that moves was told by itself, they would cost as many
+    /// messages as there are shards and nodes.
+    pub(super) news_at: Moment,
     /// Shards that ended by themselves.
     rests: BTreeMap<Shard, Rest>,
 }
@@ -142,9 +149,12 @@ impl Duty {
             recovered: None,
             resend_at: now + settings.resend_interval,
             rebalance_at: now + settings.rebalance_interval,
+            place_at: now,
+            panicked: false,
             balancing: false,
             eligible: BTreeSet::new(),
-            news: Vec::new(),
+            news: BTreeSet::new(),
+            news_at: now,
             rests: BTreeMap::new(),
             roster,
         };
@@ -162,7 +172,7 @@ impl Duty {
     }
 
     pub(super) fn next_wake(&self) -> Moment {
-        self.resend_at
+        if self.news.is_empty() { self.resend_at } else { self.resend_at.min(self.news_at) }
     }
 
     pub(super) fn place(&self, shard: Shard) -> Option<Place> {

@@ -19,7 +19,7 @@ impl Coordinator {
         self.end_recovery(now);
         self.write_roster();
         self.give_shards(now);
-        self.publish();
+        self.publish(now);
     }
 
     /// Greets members that were not, and those on the roster that are no members.
@@ -107,13 +107,13 @@ impl Coordinator {
                 Some(own) if own == (id, token) => {
                     if matches!(place, Place::Starting { .. }) {
                         duty.set_place(shard, Place::At { host: id, token });
-                        duty.news.push(shard);
+                        duty.news.insert(shard);
                     }
                 }
                 Some((_, own)) if own >= token => leftovers.push((id, shard, token)),
                 former => {
                     duty.set_place(shard, Place::At { host: id, token });
-                    duty.news.push(shard);
+                    duty.news.insert(shard);
                     leftovers.extend(former.map(|(host, token)| (host, shard, token)));
                 }
             }

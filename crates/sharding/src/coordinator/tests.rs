@@ -1,12 +1,15 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use tenure_cluster::Node;
 use tenure_lease::{Moment, Token};
 
 use super::{Coordinator, Effect, Event};
 use crate::message::{Answer, Directive, Message, Refusal};
 use crate::testing::{Nodes, at, host, node, session};
-use crate::{Host, Roster, RosterEntry, Settings, Setup, Shard, Version};
+use crate::{
+    Host, Load, Placement, Roster, RosterEntry, Settings, Setup, Shard, Strategy, Version,
+};
 
 /// A coordinator on the oldest of a few nodes, with `shards` shards.
 struct Bench {
@@ -481,4 +484,92 @@ fn a_newcomer_gets_its_share_and_no_more_moves() {
         }
     }
     assert_eq!(moved, 8);
+}
+
+/// A region that is there without its session hosts nothing, whatever was heard of its shards last.
+#[test]
+fn no_home_is_named_where_the_session_is_lost() {
+    let mut bench = Bench::settled(Setup::Sessions);
+    let (shards, version) = (Vec::new(), Version::default());
+    let report = Message::Report { term: 5, host: None, shards, version };
+    bench.coordinator.receive(&node(1), report, bench.now);
+    bench.effects();
+    bench.coordinator.receive(&node(0), Message::Where(vec![Shard(0), Shard(1)]), bench.now);
+    let homes = vec![(Shard(0), token(5, 1), node(0))];
+    assert_eq!(bench.effects(), [Effect::Send(node(0), Message::Homes { term: 5, homes })]);
+    // It waits until the shard is somewhere else.
+    bench.coordinator.session_over(&session(1, 1), bench.now);
+    let homes = vec![(Shard(1), token(5, 3), node(0))];
+    let homes = Effect::Send(node(0), Message::Homes { term: 5, homes });
+    assert!(bench.started(host(0, 1), &[(1, token(5, 3))]).contains(&homes));
+}
+
+/// Of shards that move one after the other everybody is told together; who has asked, at once.
+#[test]
+fn news_of_many_moves_are_told_together() {
+    let mut bench = Bench::new(Setup::Lease, 2, 12);
+    let [zero, one] = bench.hosts();
+    bench.won(5, &[]);
+    bench.report(5, zero.clone(), &[]);
+    bench.report(5, one, &[]);
+    bench.coordinator.note_written(1, bench.now);
+    bench.coordinator.note_written(2, bench.now);
+    bench.effects();
+    let given: Vec<u32> = (0..12).step_by(2).collect();
+    let news = |effects: Vec<Effect>| -> Vec<(Node, Vec<u32>)> {
+        let homes = |effect| match effect {
+            Effect::Send(to, Message::Homes { homes, .. }) => {
+                Some((to, homes.iter().map(|(shard, ..)| shard.0).collect()))
+            }
+            _ => None,
+        };
+        effects.into_iter().filter_map(homes).collect()
+    };
+    let started = |bench: &mut Bench, shard: u32| {
+        news(bench.started(zero.clone(), &[(shard, token(5, u64::from(shard) + 1))]))
+    };
+    // The first at once.
+    let first = vec![given[0]];
+    let told = started(&mut bench, given[0]);
+    assert_eq!(told, [(node(0), first.clone()), (node(1), first)]);
+    for shard in &given[1..3] {
+        assert_eq!(started(&mut bench, *shard), []);
+    }
+    bench.coordinator.receive(&node(1), Message::Where(vec![Shard(given[3])]), bench.now);
+    assert_eq!(started(&mut bench, given[3]), [(node(1), vec![given[3]])], "who has asked");
+    assert_eq!(bench.coordinator.next_wake(), bench.now + Duration::from_millis(20));
+    let rest: Vec<u32> = given[1..4].to_vec();
+    let told = news(bench.pass(Duration::from_millis(20)));
+    assert_eq!(told, [(node(0), rest.clone()), (node(1), rest)]);
+    assert_eq!(news(bench.pass(Duration::from_millis(900))), []);
+}
+
+#[derive(Debug)]
+struct Panics;
+
+impl Placement for Panics {
+    fn place(&self, _: Shard, _: &[Load]) -> Option<usize> {
+        panic!("as it was told")
+    }
+
+    fn moves(&self, _: &[Load], _: &[(Shard, usize)], _: usize) -> Vec<Shard> {
+        panic!("as it was told")
+    }
+}
+
+/// What users wrote is asked again now and then, and told once.
+#[test]
+fn a_placement_that_panics_is_told_once() {
+    let mut bench = Bench::new(Setup::Lease, 1, 2);
+    bench.coordinator.settings.strategy = Strategy::custom(Panics);
+    let [zero, _] = bench.hosts();
+    assert!(!bench.won(5, &[]).contains(&Effect::Tell(Event::PlacementPanicked)), "of nobody");
+    let mut effects = bench.report(5, zero, &[]);
+    bench.coordinator.note_written(1, bench.now);
+    effects.extend(bench.pass(Duration::from_secs(5)));
+    let panicked = Effect::Tell(Event::PlacementPanicked);
+    assert_eq!(effects.iter().filter(|it| **it == panicked).count(), 1, "{effects:?}");
+    assert!(bench.coordinator.is_active(bench.now));
+    bench.coordinator.settings.strategy = Strategy::LeastShards;
+    assert_eq!(directives(&bench.pass(Duration::from_secs(1))).len(), 1);
 }

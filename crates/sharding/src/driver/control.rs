@@ -22,7 +22,7 @@ use super::{Event, Parcel};
 use crate::{Coordinator, Message as Word, Region, Shard, StopReason};
 
 /// How shards are run.
-pub(super) type Spawn<M> = Box<dyn Fn(Inlet<M>) -> Work + Send + Sync>;
+pub(super) type Spawn<M> = Arc<dyn Fn(Inlet<M>) -> Work + Send + Sync>;
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What control listens to.
@@ -31,10 +31,14 @@ pub(super) struct Incoming<M> {
     pub(super) letters: Receiver<Letter>,
     pub(super) farewells: Receiver<Farewell>,
     pub(super) leaving: mpsc::Receiver<()>,
+    /// It was asked to leave.
+    pub(super) asked: bool,
 }
 
 pub(super) struct Control<M: Message> {
     pub(super) shared: Arc<Shared<M>>,
+    /// Kept by everything that it runs.
+    pub(super) life: Arc<()>,
     /// The incarnation that the cores are for.
     pub(super) me: Node,
     pub(super) spawn: Option<Spawn<M>>,
@@ -48,6 +52,8 @@ pub(super) struct Control<M: Message> {
     /// Until when the coordinator was last told that its lease is held.
     renewed_until: Moment,
     pub(super) session: Option<Arc<Session>>,
+    /// There is a session, in another store than that of the coordinator's lease.
+    pub(super) elsewhere: bool,
     /// Why the session was lost, while shards stop because of it.
     pub(super) loss: Option<Loss>,
     pub(super) observe: BTreeSet<SessionRef>,
@@ -105,6 +111,7 @@ pub(super) enum Published {
 impl<M: Message> Control<M> {
     pub(super) fn new(
         shared: Arc<Shared<M>>,
+        life: Arc<()>,
         guards: Guards,
         spawn: Option<Spawn<M>>,
         over: watch::Sender<bool>,
@@ -119,6 +126,7 @@ impl<M: Message> Control<M> {
             guard: Guard::new(guards.clone(), None, tell),
             views: shared.cluster.views(),
             published: vec![Published::Slow; settings.shards as usize],
+            life,
             guards,
             guarded,
             me,
@@ -126,6 +134,7 @@ impl<M: Message> Control<M> {
             tenure: None,
             renewed_until: Moment::ZERO,
             session: None,
+            elsewhere: false,
             loss: None,
             observe: BTreeSet::new(),
             take_over: BTreeSet::new(),
@@ -133,7 +142,7 @@ impl<M: Message> Control<M> {
             crews: Vec::new(),
             tasks: JoinSet::new(),
             ended: mpsc::unbounded_channel(),
-            unsaid: BTreeSet::new(),
+            unsaid: (0..settings.shards).map(Shard).collect(),
             crowded: BTreeSet::new(),
             outboxes: HashMap::new(),
             letters: HashMap::new(),
@@ -150,10 +159,13 @@ impl<M: Message> Control<M> {
         }
     }
 
-    pub(super) async fn run(mut self, mut incoming: Incoming<M>) {
-        let Incoming { events, letters, farewells, leaving } = &mut incoming;
+    pub(super) async fn run(mut self, incoming: &mut Incoming<M>) {
+        let Incoming { events, letters, farewells, leaving, asked } = incoming;
         self.open_crews();
-        let (mut deaf, mut asked) = (false, false);
+        if *asked {
+            self.leave(); // Whoever was asked before has failed.
+        }
+        let mut deaf = false;
         let shared = self.shared.clone();
         let routes = &shared.routes;
         loop {
@@ -167,13 +179,14 @@ impl<M: Message> Control<M> {
             }
             if ended && idle {
                 if self.out {
+                    self.guard.want_no_session();
                     self.traffic_at = Moment::ZERO; // For the last time.
                     self.say(&BTreeSet::new());
                     self.over.send_replace(true);
                     return;
                 }
                 self.next_life();
-                asked = false;
+                *asked = false;
                 continue;
             }
             let wake = self.next_wake();
@@ -184,8 +197,8 @@ impl<M: Message> Control<M> {
                 Some(Err(error)) = self.tasks.join_next() => self.failed(&error),
                 _ = holding.changed(), if self.left || ended => {}
                 view = self.views.next(), if !self.out => self.view(view),
-                leave = leaving.recv(), if !asked => {
-                    asked = true;
+                leave = leaving.recv(), if !*asked => {
+                    *asked = true;
                     if leave.is_some() {
                         self.leave();
                     }
@@ -275,7 +288,7 @@ impl<M: Message> Control<M> {
         self.guard = Guard::new(self.guards.clone(), self.guard.last_session(), tell);
         self.guarded = guarded;
         self.views = self.shared.cluster.views();
-        (self.tenure, self.loss, self.stranger) = (None, None, None);
+        (self.tenure, self.loss, self.stranger, self.elsewhere) = (None, None, None, false);
         (self.left, self.handed_over, self.farewell) = (false, None, None);
         self.observe.clear();
         self.take_over.clear();
@@ -318,6 +331,9 @@ impl<M: Message> Control<M> {
     fn leave(&mut self) {
         let now = Moment::now();
         self.left = true;
+        if self.session.is_none() {
+            self.guard.want_no_session();
+        }
         self.region.leave(now);
         if self.is_alone() {
             self.region.hurry(now);
@@ -341,6 +357,7 @@ impl<M: Message> Control<M> {
                 let session_ref = SessionRef { name, term: tenure.token().term };
                 let deadline = tenure.deadline();
                 self.loss = None;
+                self.elsewhere = false;
                 self.session = Some(session);
                 return self.region.session_won(session_ref, deadline, now);
             }
@@ -352,15 +369,18 @@ impl<M: Message> Control<M> {
                 }
                 return;
             }
+            Guarded::SessionElsewhere => return self.elsewhere = true,
             _ => {}
         }
         let Some(coordinator) = &mut self.coordinator else { return };
         match guarded {
-            Guarded::Won(tenure) => {
-                let (term, deadline) = (tenure.token().term, tenure.deadline());
-                coordinator.won(term, tenure.note(), deadline, now);
+            Guarded::Won(tenure, withdrawals) => {
                 // Withdrawn meanwhile, it is given back as soon as nobody keeps it.
-                self.tenure = self.guard.is_wanted().then_some(tenure);
+                if self.guard.is_wanted(withdrawals) {
+                    let (term, deadline) = (tenure.token().term, tenure.deadline());
+                    coordinator.won(term, tenure.note(), deadline, now);
+                    self.tenure = Some(tenure);
+                }
             }
             Guarded::Lost(term) => {
                 if self.tenure.take_if(|tenure| tenure.token().term == term).is_some() {
@@ -378,7 +398,7 @@ impl<M: Message> Control<M> {
                 coordinator.able(able && !is_stranger || self.tenure.is_some(), now);
             }
             Guarded::SessionOver(session) => coordinator.session_over(&session, now),
-            Guarded::SessionWon(_) | Guarded::SessionLost(..) => {}
+            Guarded::SessionWon(_) | Guarded::SessionLost(..) | Guarded::SessionElsewhere => {}
         }
     }
 

@@ -17,7 +17,7 @@ use super::crew::{Ended, Order, StopOrder};
 use super::handle::closed;
 use super::letter::{Farewell, Letter, board};
 use super::outbox::{Out, Outbox};
-use super::remote::{Frame, Peer, refuse, size};
+use super::remote::{Frame, Peer, refuse, size_or_guess};
 use super::routes::{Back, Item, Way as Route};
 use super::{Event, Parcel, Turn, What};
 use crate::entity::HostedShard;
@@ -100,11 +100,11 @@ impl<M: Message> Control<M> {
             }
             coordinator::Effect::Observe(sessions) => {
                 self.observe = sessions;
-                self.look_after_sessions();
+                self.guard.observe(&self.observe, &self.take_over);
             }
             coordinator::Effect::TakeOver(sessions) => {
                 self.take_over = sessions;
-                self.look_after_sessions();
+                self.guard.observe(&self.observe, &self.take_over);
             }
             coordinator::Effect::Tell(event) => match event {
                 coordinator::Event::Active { term } => {
@@ -114,19 +114,13 @@ impl<M: Message> Control<M> {
                     tracing::info!(%kind, "this node coordinates no more")
                 }
                 coordinator::Event::Unreadable(error) => tracing::error!(%kind, "{error}"),
+                coordinator::Event::PlacementPanicked => {
+                    tracing::error!(%kind, "the strategy of this kind panics, so some shards have no place, or none moves for balance: mend it, and restart the nodes");
+                }
                 coordinator::Event::RosterFull => {
                     tracing::error!(%kind, "there are more hosts than a lease's note can name; the newest get no shards");
                 }
             },
-        }
-    }
-
-    /// Only who should coordinate observes: the others would read for nothing.
-    fn look_after_sessions(&mut self) {
-        let candidate = self.coordinator.as_ref().is_some_and(|it| it.is_candidate());
-        match candidate {
-            true => self.guard.observe(&self.observe, &self.take_over),
-            false => self.guard.observe(&Default::default(), &Default::default()),
         }
     }
 
@@ -193,6 +187,7 @@ impl<M: Message> Control<M> {
             shard,
             token: self.region.fence(shard).unwrap_or(token),
             session: self.session.clone(),
+            _life: self.life.clone(),
             stop: stopping,
         });
         let crews = self.crews.iter().zip(0..).min_by_key(|(crew, _)| crew.shards);
@@ -264,7 +259,7 @@ impl<M: Message> Control<M> {
             let Item { id, message, back, .. } = item;
             match back.map(|back| *back) {
                 None => {
-                    let bytes = size(&message);
+                    let bytes = size_or_guess(&message);
                     let sender = from.clone();
                     let what = What::Tell(message);
                     let ticket = Some(self.shared.routes.issue(shard));
@@ -277,7 +272,7 @@ impl<M: Message> Control<M> {
         }
         for message in running.pending {
             let bytes = match &message.what {
-                What::Tell(message) | What::Asked(message, _) => size(message),
+                What::Tell(message) | What::Asked(message, _) => size_or_guess(message),
                 What::Turn(_) => 0,
             };
             left.push(Leftover { from: message.from.clone(), message, bytes });

@@ -8,8 +8,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use tenure_lease::record::SessionRef;
-use tenure_lease::{KeptSession, Lease, Loss, Session, Tenure};
+use tenure_lease::backend::Expected;
+use tenure_lease::record::{Record, SessionRef};
+use tenure_lease::{KeptSession, Lease, LeaseError, Loss, Session, Tenure};
 
 /// What there is to guard with.
 #[derive(Clone, Default)]
@@ -20,8 +21,8 @@ pub(crate) struct Guards {
 
 /// What happened.
 pub(super) enum Guarded {
-    /// The coordinator's lease was won.
-    Won(Arc<Tenure>),
+    /// The coordinator's lease was won, when it had been withdrawn from so often.
+    Won(Arc<Tenure>, u64),
     /// It was lost: that of this term.
     Lost(u64),
     /// This note stands in the record of that tenure.
@@ -32,6 +33,8 @@ pub(super) enum Guarded {
     Able(bool),
     /// This process has its session.
     SessionWon(Arc<Session>),
+    /// It has one, which is not in the store of the coordinator's lease.
+    SessionElsewhere,
     /// It has lost it: that of this term.
     SessionLost(u64, Loss),
     /// The session of another is over.
@@ -58,10 +61,20 @@ pub(super) struct Guard {
 struct Wanted {
     contend: bool,
     above: u64,
+    /// How often it was withdrawn from. What was won before the last time is to be given back, however
+    /// soon it was wanted again: the watch shows only how things are now.
+    withdrawals: u64,
 }
 
 /// Ends with whoever keeps it.
 struct Task(JoinHandle<()>);
+
+impl Task {
+    async fn ended(mut self) {
+        self.0.abort();
+        let _ = (&mut self.0).await; // That it was aborted.
+    }
+}
 
 impl Drop for Task {
     fn drop(&mut self) {
@@ -71,7 +84,7 @@ impl Drop for Task {
 
 struct Observer {
     take_over: watch::Sender<bool>,
-    _task: Task,
+    task: Task,
 }
 
 impl Guard {
@@ -94,21 +107,28 @@ impl Guard {
         let session = guards
             .session
             .as_ref()
-            .map(|session| Task(tokio::spawn(keep_session(session.clone(), done, events.clone()))));
+            .zip(guards.lease.clone())
+            .map(|(kept, lease)| keep_session(kept.clone(), lease, done, events.clone()))
+            .map(|task| Task(tokio::spawn(task)));
         let observed = HashMap::new();
         Self { guards, events, wanted, holding, done_with, observed, session, _tasks: tasks }
     }
 
     pub(super) fn contend(&self, above: u64) {
-        self.wanted.send_replace(Wanted { contend: true, above });
+        self.wanted.send_modify(|wanted| (wanted.contend, wanted.above) = (true, above));
     }
 
     pub(super) fn withdraw(&self) {
-        self.wanted.send_modify(|wanted| wanted.contend = false);
+        self.wanted.send_modify(|wanted| {
+            wanted.contend = false;
+            wanted.withdrawals += 1;
+        });
     }
 
-    pub(super) fn is_wanted(&self) -> bool {
-        self.wanted.borrow().contend
+    /// Whether what was won, when it had been withdrawn from so often, is still wanted.
+    pub(super) fn is_wanted(&self, withdrawals: u64) -> bool {
+        let wanted = self.wanted.borrow();
+        wanted.contend && wanted.withdrawals == withdrawals
     }
 
     /// Whether the lease is held, or being given back.
@@ -138,6 +158,17 @@ impl Guard {
         }
     }
 
+    /// This node goes, and has no session: it wants none any more.
+    pub(super) fn want_no_session(&mut self) {
+        if let (Some(task), Some(kept)) = (self.session.take(), self.guards.session.clone()) {
+            tokio::spawn(async move {
+                // While it waits for one, the process contends for it.
+                task.ended().await;
+                kept.rest().await;
+            });
+        }
+    }
+
     /// The term of the last session that this kind needs no more.
     pub(super) fn last_session(&self) -> Option<u64> {
         *self.done_with.borrow()
@@ -150,7 +181,11 @@ impl Guard {
         take_over: &BTreeSet<SessionRef>,
     ) {
         let Some(lease) = &self.guards.lease else { return };
-        self.observed.retain(|session, _| observe.contains(session) || take_over.contains(session));
+        self.observed.retain(|session, observer| {
+            // Nobody may have coordinated when one ended.
+            let observes = !observer.task.0.is_finished();
+            observes && (observe.contains(session) || take_over.contains(session))
+        });
         for session in observe.union(take_over) {
             let wanted = take_over.contains(session);
             let observer = self.observed.entry(session.clone()).or_insert_with(|| {
@@ -158,7 +193,7 @@ impl Guard {
                 let timing = lease.timing().clone();
                 let target = lease.store().lease(session.name.as_str()).settings(timing);
                 let task = watch_session(target, session.clone(), allowed, self.events.clone());
-                Observer { take_over, _task: Task(tokio::spawn(task)) }
+                Observer { take_over, task: Task(tokio::spawn(task)) }
             });
             observer.take_over.send_if_modified(|is| std::mem::replace(is, wanted) != wanted);
         }
@@ -173,8 +208,8 @@ async fn keep_lease(
     events: mpsc::UnboundedSender<Guarded>,
 ) {
     loop {
-        let tenure = match acquire(&lease, &mut wants).await {
-            Ok(Some(tenure)) => Arc::new(tenure),
+        let (tenure, withdrawals) = match acquire(&lease, &mut wants).await {
+            Ok(Some((tenure, withdrawals))) => (Arc::new(tenure), withdrawals),
             Ok(None) => return,
             Err(error) => {
                 tracing::error!("the coordinator's lease cannot be asked for: {error}");
@@ -185,9 +220,10 @@ async fn keep_lease(
         };
         hold.send_replace(true);
         let term = tenure.token().term;
-        if events.send(Guarded::Won(tenure.clone())).is_err() {
+        if events.send(Guarded::Won(tenure.clone(), withdrawals)).is_err() {
             return;
         }
+        let is_over = |wanted: &Wanted| !wanted.contend || wanted.withdrawals != withdrawals;
         tokio::select! {
             loss = tenure.lost() => {
                 let _ = events.send(Guarded::Lost(term));
@@ -195,18 +231,18 @@ async fn keep_lease(
                     let _ = events.send(Guarded::Able(false));
                 }
             }
-            gone = wants.wait_for(|wanted| !wanted.contend) => if gone.is_err() { return },
+            gone = wants.wait_for(is_over) => if gone.is_err() { return },
         }
         release(tenure).await;
         hold.send_replace(false);
     }
 }
 
-/// `None`: nobody wants it any more, for good.
+/// With how often it had been withdrawn from. `None`: nobody wants it any more, for good.
 async fn acquire(
     lease: &Lease,
     wants: &mut watch::Receiver<Wanted>,
-) -> Result<Option<Tenure>, tenure_lease::LeaseError> {
+) -> Result<Option<(Tenure, u64)>, LeaseError> {
     loop {
         let above = wants.borrow_and_update().above;
         let standby = lease.clone().above(above).standby()?;
@@ -217,7 +253,9 @@ async fn acquire(
             }
             standby.allow(wanted.contend);
             tokio::select! {
-                tenure = standby.acquired() => return tenure.map(Some),
+                tenure = standby.acquired() => {
+                    return tenure.map(|tenure| Some((tenure, wanted.withdrawals)));
+                }
                 changed = wants.changed() => if changed.is_err() { return Ok(None) },
             }
         }
@@ -269,6 +307,7 @@ async fn look(lease: Lease, events: mpsc::UnboundedSender<Guarded>) {
 
 async fn keep_session(
     kept: KeptSession,
+    lease: Lease,
     mut done_with: watch::Receiver<Option<u64>>,
     events: mpsc::UnboundedSender<Guarded>,
 ) {
@@ -279,6 +318,9 @@ async fn keep_session(
         if last >= Some(term) || !session.tenure().is_held() {
             drop(session);
             tokio::time::sleep(KEPT_POLL).await;
+            continue;
+        }
+        if !is_kept_beside(&lease, &session, &events).await {
             continue;
         }
         last = Some(term);
@@ -299,18 +341,90 @@ async fn keep_session(
     }
 }
 
-/// Observes the session of another, and takes it over when that is allowed and its time is over.
+/// Whether the coordinator, which asks the store of its lease, finds this session there; waits while it
+/// does not, until the session is lost. Otherwise this process would seem to be over while it hosts.
+async fn is_kept_beside(
+    lease: &Lease,
+    session: &Session,
+    events: &mpsc::UnboundedSender<Guarded>,
+) -> bool {
+    let (tenure, timeout) = (session.tenure(), lease.timing().operation_timeout);
+    let is_it = |it: &Record| it.token == tenure.token() && it.is_of(tenure.claim());
+    let (mut pause, mut missed) = (KEPT_POLL, 0);
+    while tenure.is_held() {
+        let read = lease.store();
+        let read = tokio::time::timeout(timeout, read.inspect(tenure.name().as_str())).await;
+        if let Ok(Ok(record)) = read {
+            if record.as_ref().is_some_and(is_it) {
+                return true;
+            }
+            missed += 1;
+        }
+        // It may have been lost just now.
+        if missed == 2 && tenure.is_held() {
+            tracing::error!(session = %tenure.name(), "it is not in the store of the coordinator's lease, so nothing is hosted under it: keep both in one store");
+            let _ = events.send(Guarded::SessionElsewhere);
+        }
+        tokio::time::sleep(pause).await;
+        pause = timeout.min(pause * 2);
+    }
+    false
+}
+
+/// Observes the session of another until its tenure of this term is over: until whatever was hosted
+/// under it has surely stopped. If that is allowed, it is taken over when its time is.
+///
+/// | the record | what may have happened | when it is over |
+/// |---|---|---|
+/// | has this term, is held | nothing | once it was taken over |
+/// | has this term, is released | its holder has stopped; or an operator has said so | now |
+/// | has a higher term, is released | somebody who had waited has it no more; or an operator said *now* | now |
+/// | has a higher term, is held | somebody who had waited has it; or it was broken or stolen, and its holder has not noticed | after its ttl |
+/// | is gone, or has a lower term | it was deleted, or the store has lost history: its holder will be refused | after a ttl, if the record can be taken then |
 async fn watch_session(
     lease: Lease,
     session: SessionRef,
     mut allowed: watch::Receiver<bool>,
     events: mpsc::UnboundedSender<Guarded>,
 ) {
-    let (store, timeout) = (lease.store(), lease.timing().operation_timeout);
+    let mut expected = Expected::Term(session.term);
+    let mut ttl = lease.timing().ttl;
+    loop {
+        let lease = lease.clone().expect(expected);
+        match take_over(&lease, &session, &mut ttl, &mut allowed).await {
+            None => return,
+            Some(Ok(())) => break,
+            Some(Err(LeaseError::Unexpected(Some(found)))) if found.token.term > session.term => {
+                released_within(ttl.max(found.ttl), &lease, &session).await;
+                break;
+            }
+            Some(Err(LeaseError::Unexpected(found))) => {
+                expected = found.map_or(Expected::Absent, |it| Expected::Term(it.token.term));
+                if expected != Expected::Term(session.term) {
+                    tokio::time::sleep(ttl).await;
+                }
+            }
+            Some(Err(error)) => {
+                return tracing::error!(%session.name, "it cannot be observed: {error}");
+            }
+        }
+    }
+    let _ = events.send(Guarded::SessionOver(session));
+}
+
+/// Waits until the record that is expected was taken over, or is released. `None`: nobody wants to know
+/// any more.
+async fn take_over(
+    lease: &Lease,
+    session: &SessionRef,
+    ttl: &mut Duration,
+    allowed: &mut watch::Receiver<bool>,
+) -> Option<Result<(), LeaseError>> {
     let standby = match lease.standby() {
         Ok(standby) => standby,
-        Err(error) => return tracing::error!(%session.name, "it cannot be observed: {error}"),
+        Err(error) => return Some(Err(error)),
     };
+    let mut pause = Duration::ZERO;
     loop {
         standby.allow(*allowed.borrow_and_update());
         tokio::select! {
@@ -318,27 +432,44 @@ async fn watch_session(
                 Ok(tenure) => {
                     tracing::info!(session = %session.name, term = session.term, "session taken over");
                     tenure.release().await;
-                    break;
+                    return Some(Ok(()));
                 }
-                Err(error) => {
-                    return tracing::error!(%session.name, "it cannot be taken over: {error}");
-                }
+                Err(error) => return Some(Err(error)),
             },
-            changed = allowed.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(timeout) => {
-                // Released, or held anew: the tenure of this term is over.
-                let read = tokio::time::timeout(timeout, store.inspect(session.name.as_str())).await;
-                if let Ok(Ok(Some(record))) = read
-                    && record.token.term >= session.term
-                    && (record.token.term > session.term || record.holder.is_none())
-                {
-                    break;
+            changed = allowed.changed() => if changed.is_err() { return None },
+            () = tokio::time::sleep(pause) => {
+                pause = lease.timing().operation_timeout;
+                if let Some(record) = read(lease, session).await {
+                    if is_released(&record, session) {
+                        return Some(Ok(()));
+                    }
+                    *ttl = record.ttl.max(*ttl);
                 }
             }
         }
     }
-    drop(standby);
-    let _ = events.send(Guarded::SessionOver(session));
+}
+
+/// Waits until the session is released, but no longer than this.
+async fn released_within(time: Duration, lease: &Lease, session: &SessionRef) {
+    let released = async {
+        let mut pause = KEPT_POLL;
+        while !read(lease, session).await.is_some_and(|record| is_released(&record, session)) {
+            tokio::time::sleep(pause).await;
+            pause = lease.timing().operation_timeout.min(pause * 2);
+        }
+    };
+    let _ = tokio::time::timeout(time, released).await; // Either will do.
+}
+
+async fn read(lease: &Lease, session: &SessionRef) -> Option<Record> {
+    let (store, timeout) = (lease.store(), lease.timing().operation_timeout);
+    let read = tokio::time::timeout(timeout, store.inspect(session.name.as_str())).await;
+    read.ok()?.ok()?
+}
+
+fn is_released(record: &Record, session: &SessionRef) -> bool {
+    record.token.term >= session.term && record.holder.is_none()
 }
 
 /// Before trying again what cannot become right by itself.

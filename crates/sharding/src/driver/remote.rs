@@ -4,6 +4,7 @@
 //! bytes, little-endian), the id, and the message; of a mark, the number of the shard (four bytes).
 
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -206,6 +207,11 @@ pub(super) fn size<M: Message>(message: &M) -> usize {
         Ok(()) => out.len(),
         Err(_) => size_of::<M>(),
     }
+}
+
+/// The same where a panic of what users wrote would end more than their own task.
+pub(super) fn size_or_guess<M: Message>(message: &M) -> usize {
+    catch_unwind(AssertUnwindSafe(|| size(message))).unwrap_or(size_of::<M>())
 }
 
 /// Tells a sender that its message was not handled.

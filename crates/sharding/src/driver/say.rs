@@ -88,6 +88,12 @@ impl<M: Message> Control<M> {
             return Some(format!("it has {shards} shards on {node}, and {own} here"));
         }
         let coordinator = self.coordinator.as_ref()?;
+        if self.elsewhere {
+            return Some(
+                "the session of this process is in another store than the coordinator's lease: keep both in one"
+                    .into(),
+            );
+        }
         if self.guards.session.is_some() && self.session.is_none() {
             return Some("this process does not have its session".into());
         }

@@ -2,11 +2,16 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::Poll;
+use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, watch};
 
 use tenure_cluster::Cluster;
+use tenure_cluster::messaging::Message;
 
 use super::control::{Control, Incoming, Spawn};
 use super::count::Counts;
@@ -14,11 +19,11 @@ use super::guard::Guards;
 use super::handle::{Sharding, Shared};
 use super::letter::{Farewell, Letter, board, farewells};
 use super::remote::{self, Frame};
-use super::routes::Routes;
+use super::routes::{Routes, Way};
 use super::{Factory, crew, inbox, look, reliable_inbox};
 use crate::builder::StartError;
 use crate::remember::Remember;
-use crate::{Entity, Settings};
+use crate::{Entity, Settings, Shard};
 
 /// What to start.
 pub(crate) struct Start {
@@ -85,7 +90,7 @@ fn begin<E: Entity>(
     let spawn = make.map(|make| {
         let shared = shared.clone();
         let spawn: Spawn<E::Message> =
-            Box::new(move |inlet| Box::pin(crew::run::<E>(shared.clone(), make.clone(), inlet)));
+            Arc::new(move |inlet| Box::pin(crew::run::<E>(shared.clone(), make.clone(), inlet)));
         spawn
     });
     let (leave, leaving) = mpsc::channel(1);
@@ -97,12 +102,52 @@ fn begin<E: Entity>(
             let _ = is_over.wait_for(|over| *over).await;
         }
     });
-    let control = Control::new(shared.clone(), guards, spawn, over);
-    tokio::spawn(control.run(Incoming { events, letters, farewells, leaving }));
+    let incoming = Incoming { events, letters, farewells, leaving, asked: false };
+    tokio::spawn(control_always(shared.clone(), guards, spawn, over, incoming));
     Ok(Sharding { shared })
+}
+
+/// Runs control, and another after one that has panicked: without any, the shards that are here would
+/// stay where nobody runs them for as long as the session of this process lives.
+async fn control_always<M: Message>(
+    shared: Arc<Shared<M>>,
+    guards: Guards,
+    spawn: Option<Spawn<M>>,
+    over: watch::Sender<bool>,
+    mut incoming: Incoming<M>,
+) {
+    loop {
+        let life = Arc::new(());
+        let (kept, guards, spawn, over) =
+            (life.clone(), guards.clone(), spawn.clone(), over.clone());
+        let control = Control::new(shared.clone(), kept, guards, spawn, over);
+        let mut control = Box::pin(control.run(&mut incoming));
+        let ended = poll_fn(|context| {
+            let polled = AssertUnwindSafe(|| control.as_mut().poll(context));
+            catch_unwind(polled).map_or(Poll::Ready(false), |polled| polled.map(|()| true))
+        });
+        if ended.await {
+            return;
+        }
+        tracing::error!(kind = %shared.kind, "what looks after its shards has panicked; they stop here, and it begins anew");
+        // With it goes what it kept of users, whose end may panic as well.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(control)));
+        for shard in (0..shared.settings.shards).map(Shard) {
+            shared.routes.publish(shard, Way::Slow);
+        }
+        // The next one says that nothing is hosted here, so nothing must be.
+        while Arc::strong_count(&life) > 1 {
+            tokio::time::sleep(LIFE_POLL).await;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
 }
 
 /// How many messages wait for the region before senders do.
 const EVENTS: usize = 1024;
+/// How often to look whether anything is left of a control that has panicked.
+const LIFE_POLL: Duration = Duration::from_millis(20);
+/// Before the next one begins, since it may panic again.
+const PAUSE: Duration = Duration::from_secs(1);
 /// How many messages from other nodes wait.
 const ROOM: usize = 16 << 10;

@@ -95,6 +95,13 @@ fn stopped(term: u64, step: u64) -> Effect<&'static str> {
     Effect::Send(node(0), Message::Stopped(Answer { host: host(1, 1), shards }))
 }
 
+/// Said when the session is lost, and this shard stops.
+fn without_session(term: u64, step: u64) -> Effect<&'static str> {
+    let shards = vec![(S, Token::new(term, step))];
+    let report = Message::Report { term, host: None, shards, version: Version::default() };
+    Effect::Send(node(0), report)
+}
+
 fn refused(to: usize, refusal: Refusal) -> Effect<&'static str> {
     Effect::Send(node(to), Message::Refused(refusal))
 }
@@ -136,7 +143,8 @@ fn what_stops_already_is_hurried_when_the_session_is_lost() {
     bench.allocate(5, 1);
     bench.hand_off(5, 1);
     bench.region.session_lost(bench.now);
-    assert_eq!(bench.effects(), [Effect::Hurry { shard: S, token: Token::new(5, 1) }]);
+    let hurry = Effect::Hurry { shard: S, token: Token::new(5, 1) };
+    assert_eq!(bench.effects(), [hurry, without_session(5, 1)]);
 }
 
 #[test]
@@ -211,7 +219,7 @@ fn a_directive_for_a_former_session_is_refused() {
     let mut bench = Bench::new(Setup::Sessions);
     bench.allocate(5, 1);
     bench.region.session_lost(bench.now);
-    assert_eq!(bench.effects(), [stop(5, 1)]);
+    assert_eq!(bench.effects(), [stop(5, 1), without_session(5, 1)]);
     let to_former = directive(host(1, 1), 5, 2);
     let other = [refused(0, Refusal::OtherSession)];
     assert_eq!(bench.receive(0, Message::Allocate(to_former.clone())), other);
@@ -238,7 +246,7 @@ fn a_session_whose_time_is_over_is_lost_without_being_told() {
     // A message is the first that it hears after having stood still.
     bench.region.forwarded(&node(2), S, "late", bench.now);
     let returned = Effect::Return { to: node(2), shard: S, message: "late" };
-    assert_eq!(bench.effects(), [stop(5, 1), returned]);
+    assert_eq!(bench.effects(), [stop(5, 1), without_session(5, 1), returned]);
 }
 
 #[test]
