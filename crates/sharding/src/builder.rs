@@ -172,7 +172,7 @@ impl Builder {
         if remember.is_some() && passivates {
             return Err(StartError::RememberedAndPassivated);
         }
-        Ok(Start { cluster, kind, guards, settings, remember })
+        Ok(Start { cluster, kind, guards, settings, remember, outlives })
     }
 }
 

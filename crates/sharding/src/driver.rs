@@ -8,7 +8,9 @@
 //! routes.rs     where messages go, for whoever sends one
 //! count.rs      entities and messages, counted without slowing them
 //! crew.rs       a few tasks, each with its share of the shards; queue.rs: what waits for one
-//! shard.rs      one shard: its entities; run.rs: one call of one of them
+//! turn.rs       how long a crew is at it before others have their turn; due.rs: its timers
+//! shard.rs      one shard: its entities; shard/stop.rs: how it stops
+//! run.rs        one call of an entity; failures.rs: those that failed
 //! idle.rs       which entities to passivate; memory.rs: which are remembered
 //! remote.rs     messages from and to other nodes; outbox.rs: those that took the slow way
 //! handle.rs     what users hold; reliable.rs; look.rs: what regions say of themselves
@@ -18,7 +20,9 @@
 mod control;
 mod count;
 mod crew;
+mod due;
 mod effects;
+mod failures;
 mod guard;
 mod handle;
 mod idle;
@@ -34,6 +38,7 @@ mod run;
 mod say;
 mod shard;
 mod start;
+mod turn;
 
 use std::time::Duration;
 

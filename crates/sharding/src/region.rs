@@ -313,6 +313,14 @@ impl<M> Region<M> {
         }
     }
 
+    /// A shard cannot work here: it is stopped, and its coordinator is told when it has.
+    pub fn give_back(&mut self, shard: Shard, token: Token, now: Moment) {
+        self.tick(now);
+        if self.shards.get(&shard).is_some_and(|hosted| hosted.token == token) {
+            self.stop(shard);
+        }
+    }
+
     /// A shard has stopped: as it was told, or by itself.
     pub fn stopped(&mut self, shard: Shard, token: Token, now: Moment) {
         self.stopped_with(shard, token, Vec::new(), now);

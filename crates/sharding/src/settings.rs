@@ -58,8 +58,8 @@ pub struct Settings {
     /// How many messages wait for an entity that is at another; all entities of a shard together keep
     /// `buffer_messages` at most. More are refused. Default 1,000.
     pub mailbox: usize,
-    /// How long a shard may take to stop when it is handed off; then its entities are dropped where
-    /// they await. After the loss of a session it has the session's stop budget instead. Default 10 s.
+    /// How long a shard may take to stop when it is handed off, and an entity when it is passivated; then
+    /// they are dropped where they await. After the loss of a session it has the session's stop budget instead. Default 10 s.
     pub stop_within: Duration,
     /// The pause before an entity that failed twice without a success between is made again; it
     /// doubles with each failure, up to thirty times this. Default 1 s.

@@ -27,6 +27,8 @@ struct Inner {
     mood: watch::Sender<[Mood; 2]>,
     shards: Mutex<BTreeMap<Shard, (Token, BTreeSet<String>)>>,
     calls: AtomicUsize,
+    /// Who has called since this was last looked at.
+    callers: Mutex<BTreeSet<(Shard, Token)>>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -44,7 +46,8 @@ use Mood::{Fails, Hangs, Panics, Refuses, Works};
 impl Database {
     fn new(mood: [Mood; 2]) -> Self {
         let (mood, shards) = (watch::Sender::new(mood), Mutex::default());
-        Self(Arc::new(Inner { mood, shards, calls: AtomicUsize::new(0) }))
+        let (calls, callers) = (AtomicUsize::new(0), Mutex::default());
+        Self(Arc::new(Inner { mood, shards, calls, callers }))
     }
 
     fn set(&self, mood: [Mood; 2]) {
@@ -65,6 +68,7 @@ impl Database {
         let Place { shard, token, .. } = place;
         Box::pin(async move {
             self.0.calls.fetch_add(1, SeqCst);
+            self.0.callers.lock().unwrap().insert((shard, token));
             let mut mood = self.0.mood.subscribe();
             let mood = mood.wait_for(|mood| mood[index] != Hangs).await.unwrap()[index];
             assert!(mood != Panics, "as it was told");
@@ -104,7 +108,7 @@ fn remembered(
     world: &World,
     database: &Database,
     settings: Settings,
-) -> impl Fn(Builder, usize) -> Builder {
+) -> impl Fn(Builder, usize) -> Builder + use<> {
     let (lease, database) = (world.lease(), database.clone());
     move |it, _| {
         it.settings(settings.clone()).lease(lease.clone()).remember_entities(database.clone())
@@ -211,24 +215,25 @@ async fn a_shard_that_waits_for_its_database_is_handed_off() {
     }
 }
 
-/// A shard that the fence says is elsewhere receives nothing more, and what waits goes where it goes.
+/// A shard that the fence says is elsewhere receives nothing more and is given back, with what waits. It is
+/// tried again with another token, wherever: when that is not refused, all is received, in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_refused_receives_nothing_more() {
-    let mut world = World::new(2).await;
+async fn who_is_refused_receives_nothing_more_and_is_given_back() {
+    let world = World::new(2).await;
     let database = Database::new([Works, Works]);
-    let mut carts = world.start(remembered(&world, &database, settings()));
+    let carts = world.start(remembered(&world, &database, settings()));
     spread(&carts).await;
-    let there = carts[1].status().hosted[0].0;
+    let (there, token) = carts[1].status().hosted[0];
     let mut ids = (0..).map(|id| id.to_string()).filter(|id| shard_of(id, SHARDS) == there);
     let (old, new) = (ids.next().unwrap(), ids.next().unwrap());
     let (old, new) = (carts[0].entity(&old), carts[0].entity(&new));
     old.tell(Message::Add(1)).await.unwrap();
     until("the first", || world.book.received(old.id()) == [1]).await;
-    // It is at work while the shard is refused; what waits for it is not received here any more.
+    // It is at work while the shard is refused; what waits for it is not received there any more.
     old.tell(Message::Sleep(3000)).await.unwrap();
     old.tell(Message::Add(2)).await.unwrap();
     let calls = database.0.calls.load(SeqCst);
-    database.set([Works, Refuses]);
+    database.set([Refuses, Refuses]);
     new.tell(Message::Add(1)).await.unwrap();
     until("it to be refused", || database.0.calls.load(SeqCst) > calls).await;
     for number in 3..6 {
@@ -238,10 +243,70 @@ async fn who_is_refused_receives_nothing_more() {
     assert_eq!(world.book.received(old.id()), [1]);
     assert!(world.book.received(new.id()).is_empty());
     database.set([Works, Works]);
-    let (leaving, _) = (world.clusters.remove(1), carts.remove(1));
-    soon(leaving.leave()).await;
     until("the rest", || world.book.received(old.id()) == [1, 2, 3, 4, 5]).await;
     until("the new one", || world.book.received(new.id()) == [1]).await;
+    let tokens = world.book.tokens.lock().unwrap().clone();
+    let last = tokens.iter().rfind(|(shard, _)| *shard == there).unwrap().1;
+    assert!(last > token, "{last} is of another allocation than {token}");
+    world.end().await;
+}
+
+/// Whoever passivated itself is not back where its shard goes: that is written before, or the time to stop
+/// is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_gone_is_written_down_before_its_shard_is_handed_over() {
+    for comes_back in [true, false] {
+        let mut world = World::new(2).await;
+        let database = Database::new([Works, Works]);
+        let quick = Settings { stop_within: Duration::from_secs(2), ..settings() };
+        let mut carts = world.start(remembered(&world, &database, quick));
+        spread(&carts).await;
+        let (there, _) = carts[1].status().hosted[0];
+        let id = (0..).map(|id| id.to_string()).find(|id| shard_of(id, SHARDS) == there).unwrap();
+        let cart = carts[0].entity(&id);
+        cart.tell(Message::Add(1)).await.unwrap();
+        until("it to be there", || world.book.received(&id) == [1]).await;
+        database.set([Works, Hangs]);
+        cart.tell(Message::Passivate).await.unwrap();
+        until("it to stop", || !world.book.stops.lock().unwrap().is_empty()).await;
+        let (leaving, _) = (world.clusters.remove(1), carts.remove(1));
+        let began = Instant::now();
+        let left = tokio::spawn(async move { leaving.leave().await });
+        if comes_back {
+            sleep(Duration::from_millis(500)).await;
+            assert!(!left.is_finished(), "it waits for the database");
+            database.set([Works, Works]);
+        }
+        soon(left).await.unwrap();
+        assert!(comes_back || began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
+        placed(&carts).await;
+        if comes_back {
+            assert!(database.all().is_empty());
+            sleep(Duration::from_millis(300)).await;
+            assert_eq!(world.book.starts.load(SeqCst), 1, "it is not made again");
+        }
+        database.set([Works, Works]);
+        world.end().await;
+    }
+}
+
+/// A shard that has gone elsewhere does not go on asking.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_asks_for_a_shard_that_is_gone() {
+    let mut world = World::new(1).await;
+    let database = Database::new([Fails, Works]);
+    let with = remembered(&world, &database, settings());
+    let mut carts = world.start(&with);
+    placed(&carts).await;
+    world.join().await;
+    carts.push(world.host(with(world.carts(1), 1), 1));
+    spread(&carts).await;
+    database.0.callers.lock().unwrap().clear();
+    // The longest pause, and a bit.
+    sleep(Duration::from_millis(5500)).await;
+    let callers = database.0.callers.lock().unwrap().clone();
+    let hosted: BTreeSet<_> = carts.iter().flat_map(|it| it.status().hosted).collect();
+    assert_eq!(callers, hosted);
     world.end().await;
 }
 

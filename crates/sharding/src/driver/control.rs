@@ -13,7 +13,7 @@ use tenure_cluster::{Node, Status as MemberStatus, View, Views};
 use tenure_lease::record::SessionRef;
 use tenure_lease::{Loss, Moment, Session, Tenure, Token};
 
-use super::crew::{Crew, Ended, Inlet};
+use super::crew::{Crew, Inlet, News};
 use super::guard::{Guard, Guarded, Guards};
 use super::handle::Shared;
 use super::letter::{Farewell, Letter, board, farewells};
@@ -62,7 +62,7 @@ pub(super) struct Control<M: Message> {
     /// Those that run shards; none, if this node hosts none.
     pub(super) crews: Vec<Crew<M>>,
     pub(super) tasks: JoinSet<()>,
-    ended: (mpsc::UnboundedSender<Ended<M>>, mpsc::UnboundedReceiver<Ended<M>>),
+    news: (mpsc::UnboundedSender<News<M>>, mpsc::UnboundedReceiver<News<M>>),
     /// By the number of the shard.
     pub(super) published: Vec<Published>,
     /// Shards of which something else is to be said.
@@ -141,7 +141,7 @@ impl<M: Message> Control<M> {
             shards: HashMap::new(),
             crews: Vec::new(),
             tasks: JoinSet::new(),
-            ended: mpsc::unbounded_channel(),
+            news: mpsc::unbounded_channel(),
             unsaid: (0..settings.shards).map(Shard).collect(),
             crowded: BTreeSet::new(),
             outboxes: HashMap::new(),
@@ -193,7 +193,7 @@ impl<M: Message> Control<M> {
             tokio::select! {
                 biased;
                 Some(guarded) = self.guarded.recv() => self.guarded(guarded),
-                Some(ended) = self.ended.1.recv() => self.ended(ended),
+                Some(news) = self.news.1.recv() => self.news(news),
                 Some(Err(error)) = self.tasks.join_next() => self.failed(&error),
                 _ = holding.changed(), if self.left || ended => {}
                 view = self.views.next(), if !self.out => self.view(view),
@@ -227,8 +227,8 @@ impl<M: Message> Control<M> {
 
     pub(super) fn open_crew(&mut self, count: usize) -> Option<Crew<M>> {
         let (spawn, tasks) = (self.spawn.as_ref()?, &mut self.tasks);
-        let ended = self.ended.0.clone();
-        Some(Crew::new(count, ended, |inlet| tasks.spawn(spawn(inlet))))
+        let news = self.news.0.clone();
+        Some(Crew::new(count, news, |inlet| tasks.spawn(spawn(inlet))))
     }
 
     /// Whether this node may go: others host its shards, and nothing is on its way here any more.

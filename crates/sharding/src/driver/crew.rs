@@ -10,10 +10,21 @@
 //! Nobody puts anything into the queue for a shard whose way was withdrawn ([`super::routes`]), and
 //! that is done before the order to stop. So what was let in is in the queue by then: it is taken
 //! out, and comes back with the shard.
+//!
+//! # A panic
+//!
+//! Calls of entities are caught, each. What else is of users may panic here, such as a message when it is
+//! dropped: then nothing of the crew's shards goes on, and all of them are given back with what they have
+//! not looked at.
 
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::Poll;
 
 use tokio::sync::mpsc;
 use tokio::task::{self, AbortHandle, JoinError, JoinSet};
@@ -24,6 +35,7 @@ use tenure_cluster::{Address, Node};
 use tenure_lease::Token;
 
 use super::count::Tally;
+use super::due::Timers;
 use super::handle::Shared;
 use super::idle::Idle;
 use super::memory::{Chore, Chores};
@@ -31,7 +43,8 @@ use super::queue::{Items, Queue};
 use super::remote::refuse;
 use super::routes::{Back, Item};
 use super::run::{Caller, Factory, Outcome, Run};
-use super::shard::{Restarts, ShardState};
+use super::shard::ShardState;
+use super::turn::Turn;
 use crate::entity::HostedShard;
 use crate::id::EntityId;
 use crate::{Entity, Shard, StopReason};
@@ -49,6 +62,13 @@ pub(super) struct Ended<M> {
     pub(super) token: Token,
     /// What it has not looked at.
     pub(super) leftovers: Vec<Item<M>>,
+}
+
+/// What a crew has to say.
+pub(super) enum News<M> {
+    Ended(Ended<M>),
+    /// This allocation of a shard was refused by what remembers its entities.
+    Refused(Shard, Token),
 }
 
 /// What a crew is told.
@@ -78,7 +98,7 @@ pub(super) struct Inlet<M> {
     /// Unbounded: there is little to be said, and control must not wait.
     orders: mpsc::UnboundedReceiver<Order>,
     unread: Arc<AtomicUsize>,
-    ended: mpsc::UnboundedSender<Ended<M>>,
+    news: mpsc::UnboundedSender<News<M>>,
 }
 
 impl<M> Drop for Inlet<M> {
@@ -90,7 +110,7 @@ impl<M> Drop for Inlet<M> {
 impl<M: Send + 'static> Crew<M> {
     pub(super) fn new(
         crews: usize,
-        ended: mpsc::UnboundedSender<Ended<M>>,
+        news: mpsc::UnboundedSender<News<M>>,
         spawn: impl FnOnce(Inlet<M>) -> AbortHandle,
     ) -> Self {
         let queue = Arc::new(Queue::new());
@@ -101,7 +121,7 @@ impl<M: Send + 'static> Crew<M> {
             queue: queue.clone(),
             orders: ordered,
             unread: unread.clone(),
-            ended,
+            news,
         });
         Self { queue, orders, unread, task: task.id(), shards: 0 }
     }
@@ -133,7 +153,7 @@ pub(super) struct Common<E: Entity> {
     pub(super) busy: JoinSet<Outcome<E>>,
     /// Whose task is whose.
     pub(super) whose: HashMap<task::Id, (Shard, Token, EntityId)>,
-    pub(super) restarts: Restarts,
+    pub(super) timers: Timers,
     pub(super) idle: Idle,
     pub(super) chores: Chores,
     /// How many entities there are.
@@ -141,6 +161,8 @@ pub(super) struct Common<E: Entity> {
     tally: Tally<E::Message>,
     /// Rises with every handful of messages.
     pub(super) round: u64,
+    pub(super) turn: Turn,
+    pub(super) news: mpsc::UnboundedSender<News<E::Message>>,
 }
 
 impl<E: Entity> Common<E> {
@@ -174,16 +196,32 @@ pub(super) async fn run<E: Entity>(
         caller: Caller::new(),
         busy: JoinSet::new(),
         whose: HashMap::new(),
-        restarts: Restarts::default(),
+        timers: Timers::default(),
         chores: Chores::default(),
         live: 0,
         round: 1,
+        turn: Turn::default(),
+        news: inlet.news.clone(),
     };
-    Shards { common, shards: Vec::new(), inlet, ahead: VecDeque::new() }.run().await;
+    let mut shards = Shards { common, shards: Vec::new(), inlet, ahead: VecDeque::new() };
+    if let Err(panic) = caught(shards.run()).await {
+        shards.give_back().await;
+        resume_unwind(panic);
+    }
+}
+
+async fn caught(work: impl Future<Output = ()>) -> Result<(), Box<dyn Any + Send>> {
+    let mut work = pin!(work);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(())) => Poll::Ready(Ok(())),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
 }
 
 impl<E: Entity> Shards<E> {
-    async fn run(mut self) {
+    async fn run(&mut self) {
         // How often it looks again before it sleeps: to be woken costs whoever sends more.
         let mut awake = 0;
         let mut handled = 0;
@@ -197,47 +235,54 @@ impl<E: Entity> Shards<E> {
                     self.common.tally.received(count);
                 }
             }
-            if handled >= IN_A_ROW {
+            if handled >= IN_A_ROW || self.common.turn.was_over() {
                 handled = 0;
                 tokio::task::yield_now().await;
             }
-            let wake = self.next_wake();
             // However much there is to receive.
-            if wake.is_some_and(|at| at <= Instant::now()) {
+            if self.next_wake().is_some_and(|at| at <= Instant::now()) {
+                self.common.turn = Turn::default();
                 self.wake();
-                continue;
+                if self.common.turn.was_over() {
+                    handled = IN_A_ROW;
+                }
             }
+            let wake = self.next_wake();
+            self.common.turn = Turn::default();
             tokio::select! {
                 biased;
                 order = self.inlet.orders.recv() => match order {
                     Some(order) => self.obey(order),
                     None => return,
                 },
+                Some(chore) = self.common.chores.next() => self.chore(chore),
                 Some(ended) = self.common.busy.join_next_with_id() => {
                     self.outcome(ended);
-                    while let Some(ended) = self.common.busy.try_join_next_with_id() {
+                    while !self.common.turn.was_over()
+                        && let Some(ended) = self.common.busy.try_join_next_with_id()
+                    {
                         self.outcome(ended);
                     }
+                    // However many come back.
+                    if !self.ahead.is_empty() {
+                        handled += self.go_on();
+                    }
                 }
-                Some(chore) = self.common.chores.next() => self.chore(chore),
-                () = std::future::ready(()), if !self.ahead.is_empty() => {
-                    self.common.next_round();
-                    self.forget();
-                    handled += self.go_on();
-                }
+                () = std::future::ready(()), if !self.ahead.is_empty() => handled += self.go_on(),
                 () = tokio::task::yield_now(), if awake > 0 => awake -= 1,
                 () = self.inlet.queue.filled(), if awake == 0 => {}
-                () = tokio::time::sleep_until(wake.unwrap_or(began)),
-                    if wake.is_some() => self.wake(),
+                () = tokio::time::sleep_until(wake.unwrap_or(began)), if wake.is_some() => {}
             }
         }
     }
 
-    /// Has some received, until there is an order; how many.
+    /// Has some received, until there is an order or others must have their turn; how many.
     fn go_on(&mut self) -> usize {
+        self.common.next_round();
+        self.forget();
         let fetches = self.common.live > FETCHED_FROM;
         for handled in 0..BATCH {
-            if self.inlet.unread.load(Relaxed) > 0 {
+            if self.inlet.unread.load(Relaxed) > 0 || self.common.turn.is_over() && handled > 0 {
                 return handled;
             }
             if fetches && handled % FETCHED == 0 {
@@ -285,7 +330,8 @@ impl<E: Entity> Shards<E> {
         }
         for (shard, token, order) in hurried {
             if let Some((state, common)) = self.state(shard, token) {
-                state.hurry(order, common);
+                let ended = state.hurry(order, common);
+                self.finish(shard, ended);
             }
         }
     }
@@ -350,7 +396,12 @@ impl<E: Entity> Shards<E> {
     fn chore(&mut self, chore: Chore) {
         let (shard, token) = (chore.shard, chore.token);
         if let Some((state, common)) = self.state(shard, token) {
-            state.chore_done(chore, common);
+            let ended = state.chore_done(chore, common);
+            // Before what has come since.
+            for item in state.released(common).into_iter().rev() {
+                self.ahead.push_front((shard, item));
+            }
+            self.finish(shard, ended);
         }
     }
 
@@ -360,24 +411,55 @@ impl<E: Entity> Shards<E> {
         if let Some(state) = self.shards.get_mut(shard.0 as usize) {
             *state = None;
         }
-        let _ = self.inlet.ended.send(ended); // Control is there for as long as this.
+        self.say(ended);
+    }
+
+    fn say(&self, ended: Ended<E::Message>) {
+        let _ = self.inlet.news.send(News::Ended(ended)); // Control is there for as long as this.
+    }
+
+    /// Gives all shards back, once nothing of them goes on.
+    async fn give_back(&mut self) {
+        self.inlet.queue.close();
+        self.inlet.queue.take(&mut self.ahead, false);
+        self.common.busy.shutdown().await;
+        self.common.chores.end().await;
+        let mut all = Vec::new();
+        for state in std::mem::take(&mut self.shards).into_iter().flatten() {
+            all.push((state.shard(), state.token(), state.leftovers()));
+        }
+        while let Ok(order) = self.inlet.orders.try_recv() {
+            if let Order::Begin(hosted) = order {
+                all.push((hosted.shard, hosted.token, Vec::new()));
+            }
+        }
+        let mut theirs: HashMap<Shard, Vec<Item<E::Message>>> = HashMap::new();
+        for (shard, item) in std::mem::take(&mut self.ahead) {
+            theirs.entry(shard).or_default().push(item);
+        }
+        for (shard, token, mut leftovers) in all {
+            leftovers.extend(theirs.remove(&shard).unwrap_or_default());
+            self.say(Ended { shard, token, leftovers });
+        }
     }
 
     fn next_wake(&self) -> Option<Instant> {
-        let stop = self.common.restarts.next();
-        stop.into_iter().chain(self.common.idle.next()).min()
+        let timer = self.common.timers.next();
+        timer.into_iter().chain(self.common.idle.next()).min()
     }
 
     fn wake(&mut self) {
         let now = Instant::now();
         self.common.idle.look();
-        while let Some(due) = self.common.restarts.due(now) {
-            if let Some((state, common)) = self.state(due.shard, due.token) {
-                let ended = state.due(due.id, now, common);
-                self.finish(due.shard, ended);
+        while let Some(timer) = self.common.timers.due(now) {
+            if let Some((state, common)) = self.state(timer.shard, timer.token) {
+                let ended = state.due(timer.due, now, common);
+                self.finish(timer.shard, ended);
             }
         }
-        while let Some((shard, id, stamp)) = self.common.idle.due() {
+        while !self.common.turn.was_over()
+            && let Some((shard, id, stamp)) = self.common.idle.due()
+        {
             passivate(&mut self.common, &mut self.shards, shard, &id, stamp);
         }
         self.admit();

@@ -13,7 +13,7 @@ use tenure_cluster::messaging::{Lost, Message, NotDone, Received, Reply};
 use tenure_lease::{Moment, Token};
 
 use super::control::{Control, Published, Running};
-use super::crew::{Ended, Order, StopOrder};
+use super::crew::{Ended, News, Order, StopOrder};
 use super::handle::closed;
 use super::letter::{Farewell, Letter, board};
 use super::outbox::{Out, Outbox};
@@ -243,8 +243,16 @@ impl<M: Message> Control<M> {
         }
     }
 
+    /// What a crew has to say.
+    pub(super) fn news(&mut self, news: News<M>) {
+        match news {
+            News::Ended(ended) => self.ended(ended),
+            News::Refused(shard, token) => self.region.give_back(shard, token, Moment::now()),
+        }
+    }
+
     /// A shard has stopped: what it has not looked at goes before everything that came since.
-    pub(super) fn ended(&mut self, ended: Ended<M>) {
+    fn ended(&mut self, ended: Ended<M>) {
         let Ended { shard, token, leftovers } = ended;
         let now = Moment::now();
         self.refresh(now);
@@ -285,7 +293,7 @@ impl<M: Message> Control<M> {
         }
     }
 
-    /// A crew has failed, with the shards that it ran and what they had been handed.
+    /// A crew has failed. It has given back the shards that it knew of; not those that it was given since.
     pub(super) fn failed(&mut self, error: &JoinError) {
         if error.is_cancelled() {
             return; // The runtime is shut down.

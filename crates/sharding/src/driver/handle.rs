@@ -36,6 +36,8 @@ pub(super) struct Shared<M> {
     pub(super) control: mpsc::Sender<Event<M>>,
     pub(super) said: Mutex<Said>,
     pub(super) remember: Option<Arc<dyn Remember>>,
+    /// What is remembered may outlive the cluster: it is the ids of entities, not what Tenure says.
+    pub(super) outlives: bool,
     pub(super) counts: Counts,
     /// Somebody wants shards to be evened out now.
     pub(super) rebalance: Notify,

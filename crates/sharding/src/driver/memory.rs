@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use tenure_lease::Token;
 
@@ -21,14 +21,29 @@ pub(super) struct Memory {
     pub(super) state: State,
     /// What to write next: who is there, and who is no more.
     news: BTreeMap<String, bool>,
-    writing: bool,
+    /// What is being written.
+    writing: Option<Writing>,
+    /// The load, or the write; it goes no further than the shard.
+    chore: Option<AbortHandle>,
+}
+
+struct Writing {
+    removes: bool,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(chore) = &self.chore {
+            chore.abort();
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Loading,
     Ready,
-    /// The shard is elsewhere by now; it waits to be told to stop.
+    /// The shard is elsewhere by now, it seems; it is given back.
     Refused,
 }
 
@@ -56,25 +71,55 @@ impl Chores {
         loop {
             match self.0.join_next().await {
                 Some(Ok(chore)) => return Some(chore),
+                Some(Err(error)) if error.is_cancelled() => {} // Its shard has ended.
                 Some(Err(error)) => tracing::error!("what is remembered is not known: {error}"),
                 None => return None,
             }
         }
     }
+
+    /// Ends all, and waits until they have ended.
+    pub(super) async fn end(&mut self) {
+        self.0.shutdown().await;
+    }
 }
 
 impl Memory {
     pub(super) fn new(remember: Arc<dyn Remember>) -> Self {
-        Self { remember, state: State::Loading, news: BTreeMap::new(), writing: false }
+        let (state, news) = (State::Loading, BTreeMap::new());
+        Self { remember, state, news, writing: None, chore: None }
     }
 
-    pub(super) fn load(&self, kind: &Arc<str>, shard: Shard, token: Token, chores: &mut Chores) {
+    pub(super) fn load(
+        &mut self,
+        kind: &Arc<str>,
+        (shard, token): (Shard, Token),
+        chores: &mut Chores,
+    ) {
         let (remember, kind) = (self.remember.clone(), kind.clone());
-        chores.0.spawn(async move {
+        self.chore = Some(chores.0.spawn(async move {
             let place = Place { kind: &kind, shard, token };
             let loaded = again(place, || remember.load(place)).await;
             Chore { shard, token, done: loaded.map_or_else(Done::Refused, Done::Loaded) }
-        });
+        }));
+    }
+
+    /// The fence has refused us: nothing is written any more.
+    pub(super) fn refused(&mut self) {
+        self.state = State::Refused;
+        self.news.clear();
+        self.writing = None;
+    }
+
+    /// The shard stops. Who was to be made goes where it goes, and is written down there.
+    pub(super) fn stop(&mut self) {
+        self.news.retain(|_, is_there| !*is_there);
+    }
+
+    /// Whether somebody is no more, and that is not written yet.
+    pub(super) fn removes(&self) -> bool {
+        let writing = self.writing.as_ref().is_some_and(|writing| writing.removes);
+        writing || self.news.values().any(|is_there| !is_there)
     }
 
     /// An entity is there, or is no more: to be written.
@@ -91,21 +136,21 @@ impl Memory {
     }
 
     pub(super) fn written(&mut self, kind: &Arc<str>, place: (Shard, Token), chores: &mut Chores) {
-        self.writing = false;
+        self.writing = None;
         self.write(kind, place, chores);
     }
 
     fn write(&mut self, kind: &Arc<str>, (shard, token): (Shard, Token), chores: &mut Chores) {
-        if self.writing || self.news.is_empty() {
+        if self.writing.is_some() || self.news.is_empty() {
             return;
         }
-        self.writing = true;
         let (mut added, mut removed) = (Vec::new(), Vec::new());
         for (id, is_there) in std::mem::take(&mut self.news) {
             if is_there { added.push(id) } else { removed.push(id) }
         }
+        self.writing = Some(Writing { removes: !removed.is_empty() });
         let (remember, kind) = (self.remember.clone(), kind.clone());
-        chores.0.spawn(async move {
+        self.chore = Some(chores.0.spawn(async move {
             let place = Place { kind: &kind, shard, token };
             let write = || remember.change(place, added.clone(), removed.clone());
             let done = match again(place, write).await {
@@ -113,7 +158,7 @@ impl Memory {
                 Err(error) => Done::Refused(error),
             };
             Chore { shard, token, done }
-        });
+        }));
     }
 }
 

@@ -283,8 +283,8 @@ impl<M: Message> Routes<M> {
             _ => return Some(item),
         };
         if put.is_err() {
-            // Its crew is gone: lets whoever publishes the new way do so.
-            tokio::task::yield_now().await;
+            // Its crew is gone: whoever publishes the new way does so when nothing of it goes on.
+            super::pause_briefly().await;
         }
         put.err()
     }

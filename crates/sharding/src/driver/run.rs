@@ -40,6 +40,14 @@ impl<E: Entity> Run<E> {
         Self { id, call: Box::pin(start(cell)) }
     }
 
+    pub(super) fn receive(
+        id: EntityId,
+        cell: Box<Cell<E>>,
+        received: Received<E::Message>,
+    ) -> Self {
+        Self { id, call: Box::pin(receive(cell, received)) }
+    }
+
     pub(super) fn stop(id: EntityId, cell: Box<Cell<E>>, reason: StopReason) -> Self {
         Self { id, call: Box::pin(stop(cell, reason)) }
     }

@@ -1,8 +1,10 @@
 //! One shard at work: its entities.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+mod stop;
+
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hint::black_box;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tokio::task::AbortHandle;
@@ -11,7 +13,9 @@ use tokio::time::Instant;
 use tenure_cluster::messaging::{Lost, Received, Reply};
 use tenure_lease::Token;
 
-use super::crew::{Common, Ended, StopOrder};
+use super::crew::{Common, Ended, News};
+use super::due::{Due, Timer};
+use super::failures::Failures;
 use super::memory::{Chore, Done, Memory, State};
 use super::remote::refuse;
 use super::routes::{Back, Item};
@@ -19,6 +23,7 @@ use super::run::{Cell, Outcome, Run, make};
 use crate::entity::HostedShard;
 use crate::id::{EntityId, Hashed};
 use crate::{BoxError, Entity, Hosted, Shard, StopReason, telemetry};
+use stop::Stopping;
 
 pub(super) struct ShardState<E: Entity> {
     hosted: Arc<HostedShard>,
@@ -27,20 +32,19 @@ pub(super) struct ShardState<E: Entity> {
     running: HashMap<EntityId, AbortHandle, Hashed>,
     /// Those of them that are being passivated.
     going: HashSet<EntityId, Hashed>,
-    /// Those that have failed and had no success since.
-    failed: HashMap<EntityId, Failed, Hashed>,
+    failures: Failures,
     /// How many messages wait in mailboxes.
     waiting: usize,
     /// How many entities there are.
     live: usize,
     memory: Option<Memory>,
-    /// What came while it may not receive: it is not known yet which entities there are, or its
-    /// time is over and the order to stop is on its way.
+    /// What came while it may not receive: it is not known yet which entities there are, or it should
+    /// not be here and the order to stop is on its way.
     kept: Vec<Item<E::Message>>,
     /// When its time was last looked at.
     round: u64,
     lapsed: bool,
-    stopping: Option<Stopping<E::Message>>,
+    stopping: Option<Stopping<E>>,
 }
 
 /// An entity's place. It is idle, at work, or waits until it may be made.
@@ -54,37 +58,26 @@ struct Slot<E: Entity> {
     entered: u64,
 }
 
-struct Failed {
-    times: u32,
-    /// When it may be made again.
-    until: Instant,
-}
-
-struct Stopping<M> {
-    order: StopOrder,
-    /// What it has not looked at.
-    rest: Vec<Item<M>>,
-    /// Those that were at something are still at it; then the others stop.
-    finishing: bool,
-    /// Its time is over.
-    expired: bool,
-    /// How many were not in time.
-    late: usize,
+impl<E: Entity> Slot<E> {
+    /// Whether messages wait for it.
+    fn has_mail(&self) -> bool {
+        self.mailbox.as_ref().is_some_and(|mailbox| !mailbox.is_empty())
+    }
 }
 
 impl<E: Entity> ShardState<E> {
     pub(super) fn new(hosted: Arc<HostedShard>, common: &mut Common<E>) -> Self {
-        let memory = common.shared.remember.clone().map(Memory::new);
-        if let Some(memory) = &memory {
-            let (kind, chores) = (&common.shared.kind, &mut common.chores);
-            memory.load(kind, hosted.shard, hosted.token, chores);
+        let mut memory = common.shared.remember.clone().map(Memory::new);
+        if let Some(memory) = &mut memory {
+            let (kind, place) = (&common.shared.kind, (hosted.shard, hosted.token));
+            memory.load(kind, place, &mut common.chores);
         }
         Self {
             hosted,
             entities: HashMap::default(),
             running: HashMap::default(),
             going: HashSet::default(),
-            failed: HashMap::default(),
+            failures: Failures::new(),
             waiting: 0,
             live: 0,
             memory,
@@ -132,9 +125,9 @@ impl<E: Entity> ShardState<E> {
         let Some(cell) = slot.idle.take() else {
             return self.wait(item, common);
         };
-        match call(common, cell, item) {
+        match call(common, cell, item, true) {
             Ok(Outcome { result: Ok(Some(cell)), .. })
-                if self.failed.is_empty() && !cell.hosted.is_passivated() =>
+                if self.failures.is_empty() && !cell.hosted.is_passivated() =>
             {
                 slot.idle = Some(cell);
             }
@@ -177,7 +170,8 @@ impl<E: Entity> ShardState<E> {
     }
 
     /// Whether it should not be here any more, and waits to be told to stop.
-    fn is_over(&self) -> bool {
+    fn is_over(&mut self) -> bool {
+        self.lapsed |= !self.hosted.has_session();
         self.lapsed || self.memory.as_ref().is_some_and(|memory| memory.state == State::Refused)
     }
 
@@ -219,14 +213,13 @@ impl<E: Entity> ShardState<E> {
 
     /// Makes an entity, unless it has to wait since it failed.
     fn start(&mut self, id: EntityId, common: &mut Common<E>) {
-        self.lapsed |= !self.hosted.has_session();
         if self.is_over() {
             return; // What waits for it goes where the shard goes.
         }
-        if let Some(failed) = self.failed.get(&id)
-            && Instant::now() < failed.until
+        if let Some(until) = self.failures.until(&id)
+            && Instant::now() < until
         {
-            return self.later(failed.until, Some(id), common);
+            return self.later(until, Due::Restart(id), common);
         }
         self.live += 1;
         common.live += 1;
@@ -242,7 +235,7 @@ impl<E: Entity> ShardState<E> {
     }
 
     fn go_on(&mut self, run: Run<E>, common: &mut Common<E>) {
-        match run.try_end() {
+        match go_on(common, run) {
             Ok(outcome) => self.ended(outcome, common),
             Err(run) => self.spawn(run, common),
         }
@@ -251,6 +244,10 @@ impl<E: Entity> ShardState<E> {
     fn spawn(&mut self, run: Run<E>, common: &mut Common<E>) {
         let id = run.id.clone();
         let handle = common.spawn(self.hosted.shard, self.hosted.token, run);
+        if self.going.contains(&id) {
+            let by = Instant::now() + common.shared.settings.stop_within;
+            self.later(by, Due::Passivation(id.clone(), handle.id()), common);
+        }
         self.running.insert(id, handle);
     }
 
@@ -262,19 +259,28 @@ impl<E: Entity> ShardState<E> {
         common: &mut Common<E>,
     ) -> Option<Ended<E::Message>> {
         self.running.remove(&id);
-        if self.going.remove(&id) {
+        let was_going = self.going.remove(&id);
+        if was_going {
             common.idle.gone();
         }
         if self.stopping.is_some() {
-            if let Some(Outcome { result: Ok(Some(cell)), .. }) = outcome
-                && let Some(slot) = self.entities.get_mut(&id)
-            {
-                slot.idle = Some(cell);
+            match outcome {
+                Some(Outcome { result: Ok(Some(cell)), .. }) => {
+                    if let Some(slot) = self.entities.get_mut(&id) {
+                        slot.idle = Some(cell);
+                    }
+                }
+                // What waits for it is for the next one.
+                Some(Outcome { result: Ok(None), .. })
+                    if was_going && !self.entities.get(&id).is_some_and(Slot::has_mail) =>
+                {
+                    self.forget(id, common);
+                }
+                _ => {}
             }
             return self.advance(common);
         }
         let dropped = || Outcome { id, result: Err("it was dropped where it awaited".into()) };
-        self.lapsed |= !self.hosted.has_session();
         self.ended(outcome.unwrap_or_else(dropped), common);
         None
     }
@@ -289,6 +295,7 @@ impl<E: Entity> ShardState<E> {
                 Ok(None) => return self.gone(id, common),
                 Err(error) => return self.failure(id, &error, common),
             };
+            // Before each: what waits for it may take long.
             let is_over = self.is_over();
             let Some(slot) = self.entities.get_mut(&id) else { return };
             if is_over {
@@ -300,16 +307,18 @@ impl<E: Entity> ShardState<E> {
                 Some(item) => {
                     self.waiting -= 1;
                     slot.used = common.idle.stamp();
-                    call(common, cell, item)
+                    let at_once = !common.turn.is_over();
+                    call(common, cell, item, at_once)
                 }
                 None => {
-                    self.failed.remove(&id);
+                    self.failures.succeeded(&id);
                     if !cell.hosted.is_passivated() {
                         slot.mailbox = None;
                         slot.idle = Some(cell);
                         return;
                     }
-                    Run::stop(id, cell, StopReason::Passivated).try_end().inspect_err(|run| {
+                    let stop = Run::stop(id, cell, StopReason::Passivated);
+                    go_on(common, stop).inspect_err(|run| {
                         self.going.insert(run.id.clone());
                         common.idle.goes();
                     })
@@ -351,10 +360,14 @@ impl<E: Entity> ShardState<E> {
     }
 
     fn again(&mut self, id: EntityId, common: &mut Common<E>) {
-        let mailbox = self.entities.get(&id).and_then(|slot| slot.mailbox.as_ref());
-        if mailbox.is_some_and(|mailbox| !mailbox.is_empty()) {
-            return self.begin(id, common);
+        match self.entities.get(&id).is_some_and(Slot::has_mail) {
+            true => self.begin(id, common),
+            false => self.forget(id, common),
         }
+    }
+
+    /// An entity is no more, and nothing waits for it.
+    fn forget(&mut self, id: EntityId, common: &mut Common<E>) {
         self.entities.remove(&id);
         if let Some(memory) = &mut self.memory {
             let place = (self.hosted.shard, self.hosted.token);
@@ -367,168 +380,144 @@ impl<E: Entity> ShardState<E> {
         let kind = &common.shared.kind;
         telemetry::failed(kind);
         tracing::error!(%kind, %id, shard = %self.hosted.shard, "entity failed: {error}");
-        let now = Instant::now();
         let backoff = common.shared.settings.restart_backoff;
-        if self.failed.len() >= FAILED_MAX {
-            self.failed.retain(|_, failed| now < failed.until + backoff * BACKOFF_MAX);
-        }
-        let failed = self.failed.entry(id.clone()).or_insert(Failed { times: 0, until: now });
-        // The first time, it may be made again at once.
-        failed.until = match failed.times {
-            0 => now,
-            times => now + backoff * 2_u32.saturating_pow(times - 1).min(BACKOFF_MAX),
-        };
-        failed.times += 1;
+        self.failures.failed(id.clone(), backoff, Instant::now());
         match self.memory {
             Some(_) => self.begin(id, common), // It is there, whoever sends it something.
             None => self.again(id, common),
         }
     }
 
-    fn later(&self, at: Instant, id: Option<EntityId>, common: &mut Common<E>) {
+    fn later(&self, at: Instant, due: Due, common: &mut Common<E>) {
         let (shard, token) = (self.hosted.shard, self.hosted.token);
-        common.restarts.0.push(Reverse(Restart { at, shard, token, id }));
+        common.timers.set(Timer { at, shard, token, due });
     }
 
-    /// An entity may be made again, or the time to stop is over.
+    /// It is time for something. How the shard ended, if it has.
     pub(super) fn due(
         &mut self,
-        id: Option<EntityId>,
+        due: Due,
         now: Instant,
         common: &mut Common<E>,
     ) -> Option<Ended<E::Message>> {
-        let Some(stopping) = &mut self.stopping else {
-            if let Some(id) = id {
-                self.begin(id, common);
+        match due {
+            Due::Stop => return self.stop_due(now, common),
+            _ if self.stopping.is_some() => {}
+            Due::Restart(id) => self.begin(id, common),
+            Due::Passivation(id, task) => {
+                if let Some(running) = self.running.get(&id).filter(|it| it.id() == task) {
+                    running.abort(); // It has failed, and comes back as that.
+                }
             }
-            return None;
-        };
-        if id.is_none() && now >= stopping.order.deadline && !stopping.expired {
-            stopping.expired = true;
-            stopping.late += self.running.len();
-            self.running.values().for_each(AbortHandle::abort);
         }
         None
     }
 
-    /// Something about what is remembered is done.
-    pub(super) fn chore_done(&mut self, chore: Chore, common: &mut Common<E>) {
+    /// Something about what is remembered is done. How the shard ended, if it has.
+    pub(super) fn chore_done(
+        &mut self,
+        chore: Chore,
+        common: &mut Common<E>,
+    ) -> Option<Ended<E::Message>> {
         let place = (self.hosted.shard, self.hosted.token);
-        let Some(memory) = &mut self.memory else { return };
-        if self.stopping.is_some() {
-            return;
-        }
+        let kind = common.shared.kind.clone();
+        let memory = self.memory.as_mut()?;
         match chore.done {
+            Done::Loaded(_) if self.stopping.is_some() => {}
             Done::Loaded(ids) => {
                 memory.state = State::Ready;
-                for id in ids {
-                    let id = EntityId::new(&id);
-                    self.add(id.clone(), common);
-                    self.begin(id, common);
-                }
-                for item in std::mem::take(&mut self.kept) {
-                    self.receive(item, common);
-                }
+                self.loaded(ids, common);
             }
             Done::Written(ids) => {
-                memory.written(&common.shared.kind, place, &mut common.chores);
+                memory.written(&kind, place, &mut common.chores);
                 for id in ids {
-                    self.begin(EntityId::new(&id), common);
+                    if self.stopping.is_none() {
+                        self.begin(EntityId::new(&id), common);
+                    }
                 }
             }
             Done::Refused(error) => {
-                memory.state = State::Refused;
-                let kind = &common.shared.kind;
-                tracing::error!(%kind, shard = %place.0, "it should not be here: {error}");
+                memory.refused();
+                tracing::error!(%kind, shard = %place.0, "it should not be here, and is given back: {error}");
+                let _ = common.news.send(News::Refused(place.0, place.1)); // Control is there.
             }
         }
-    }
-
-    /// Stops all entities, by the deadline. How the shard ended, if it has.
-    pub(super) fn stop(
-        &mut self,
-        order: StopOrder,
-        items: Vec<Item<E::Message>>,
-        common: &mut Common<E>,
-    ) -> Option<Ended<E::Message>> {
-        if !order.reason.is_graceful() {
-            self.running.values().for_each(AbortHandle::abort);
-        }
-        self.later(order.deadline, None, common);
-        let mut rest = std::mem::take(&mut self.kept);
-        rest.extend(items);
-        self.stopping = Some(Stopping { order, rest, finishing: true, expired: false, late: 0 });
         self.advance(common)
     }
 
-    /// It stops, and has less time for that now.
-    pub(super) fn hurry(&mut self, order: StopOrder, common: &mut Common<E>) {
-        let Some(stopping) = &mut self.stopping else { return };
-        if !order.reason.is_graceful() {
-            self.running.values().for_each(AbortHandle::abort);
+    /// These were there before. Whatever they come from may be wrong: one that belongs to another shard
+    /// would be in two places, and one that is named twice, too.
+    fn loaded(&mut self, ids: Vec<String>, common: &mut Common<E>) {
+        let (shard, shards) = (self.hosted.shard, common.shared.settings.shards);
+        let mut wrong = 0_usize;
+        for id in ids {
+            let id = EntityId::new(&id);
+            let belongs = !common.shared.outlives || id.shard(shards) == shard;
+            if !belongs || !id.is_valid() || self.entities.contains_key(&id) {
+                wrong += 1;
+                continue;
+            }
+            self.add(id.clone(), common);
+            self.begin(id, common);
         }
-        stopping.order.deadline = stopping.order.deadline.min(order.deadline);
-        stopping.order.reason = order.reason;
-        let deadline = stopping.order.deadline;
-        self.later(deadline, None, common);
+        if wrong > 0 {
+            let kind = &common.shared.kind;
+            tracing::error!(%kind, %shard, "{wrong} of the remembered ids are not started: they belong to another shard, are named twice, or cannot be ids; has the number of shards been changed?");
+        }
     }
 
-    fn advance(&mut self, common: &mut Common<E>) -> Option<Ended<E::Message>> {
-        if !self.running.is_empty() {
-            return None;
+    /// What was kept and may be received now.
+    pub(super) fn released(&mut self, common: &Common<E>) -> Vec<Item<E::Message>> {
+        match self.stopping.is_none() && self.may_receive(common) {
+            true => std::mem::take(&mut self.kept),
+            false => Vec::new(),
         }
-        let stopping = self.stopping.as_mut()?;
-        if std::mem::replace(&mut stopping.finishing, false) {
-            let (reason, expired) = (stopping.order.reason.clone(), stopping.expired);
-            let mut leftovers = Vec::new();
-            for (id, Slot { idle, mailbox, .. }) in std::mem::take(&mut self.entities) {
-                leftovers.extend(mailbox.into_iter().flat_map(|mailbox| *mailbox));
-                if let Some(cell) = idle
-                    && let Err(run) = Run::stop(id, cell, reason.clone()).try_end()
-                {
-                    self.spawn(run, common);
-                }
-            }
-            let stopping = self.stopping.as_mut()?;
+    }
+
+    /// What it has not looked at, when it has failed with its crew.
+    pub(super) fn leftovers(mut self: Box<Self>) -> Vec<Item<E::Message>> {
+        let mut leftovers = Vec::new();
+        for slot in self.entities.values_mut() {
+            leftovers.extend(slot.mailbox.take().into_iter().flat_map(|mailbox| *mailbox));
+        }
+        leftovers.append(&mut self.kept);
+        if let Some(stopping) = &mut self.stopping {
             leftovers.append(&mut stopping.rest);
-            stopping.rest = leftovers;
-            if expired {
-                stopping.late += self.running.len();
-                self.running.values().for_each(AbortHandle::abort);
-            }
-            if !self.running.is_empty() {
-                return None;
-            }
         }
-        let Stopping { rest, late, .. } = self.stopping.take()?;
-        common.live -= self.live;
-        if late > 0 {
-            let kind = &common.shared.kind;
-            telemetry::failed(kind);
-            tracing::error!(%kind, shard = %self.hosted.shard, late, "entities did not stop in time, and were dropped");
-        }
-        let HostedShard { shard, token, .. } = *self.hosted;
-        Some(Ended { shard, token, leftovers: rest })
+        // An entity may panic when it is dropped.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(self)));
+        leftovers
     }
 }
 
-/// Has an entity receive a message, as far as that goes without waiting.
+/// Has an entity receive a message: at once, as far as that goes without waiting, or in a task of its own.
 #[inline]
 fn call<E: Entity>(
     common: &mut Common<E>,
     cell: Box<Cell<E>>,
     item: Item<E::Message>,
+    at_once: bool,
 ) -> Result<Outcome<E>, Run<E>> {
     let Item { id, from, message, back } = item;
     let reply = match back.map(|back| *back) {
         None => Reply::nobody(),
         Some(Back::Reply(reply)) => reply,
         Some(Back::Numbered(delivery)) => {
-            return Run::deliver(id, cell, message, delivery).try_end();
+            let run = Run::deliver(id, cell, message, delivery);
+            return if at_once { run.try_end() } else { Err(run) };
         }
     };
     let from = from.as_deref().unwrap_or(&common.me).clone();
-    common.caller.receive(id, cell, Received { message, from, reply })
+    let received = Received { message, from, reply };
+    match at_once {
+        true => common.caller.receive(id, cell, received),
+        false => Err(Run::receive(id, cell, received)),
+    }
+}
+
+/// Goes on as far as that goes without waiting, if there is time for it.
+fn go_on<E: Entity>(common: &mut Common<E>, run: Run<E>) -> Result<Outcome<E>, Run<E>> {
+    if common.turn.is_over() { Err(run) } else { run.try_end() }
 }
 
 /// There is no room for a message.
@@ -540,50 +529,3 @@ fn full<E: Entity>(item: Item<E::Message>, common: &Common<E>) {
         Some(Back::Numbered(_)) => {} // Not done: it comes again.
     }
 }
-
-/// When something is to be done about shards.
-#[derive(Default)]
-pub(super) struct Restarts(BinaryHeap<Reverse<Restart>>);
-
-/// When to make an entity again; without one, when a shard must have stopped.
-pub(super) struct Restart {
-    at: Instant,
-    pub(super) shard: Shard,
-    pub(super) token: Token,
-    pub(super) id: Option<EntityId>,
-}
-
-impl Restarts {
-    pub(super) fn next(&self) -> Option<Instant> {
-        self.0.peek().map(|Reverse(restart)| restart.at)
-    }
-
-    pub(super) fn due(&mut self, now: Instant) -> Option<Restart> {
-        if self.next()? > now { None } else { self.0.pop().map(|Reverse(restart)| restart) }
-    }
-}
-
-impl PartialEq for Restart {
-    fn eq(&self, other: &Self) -> bool {
-        self.at == other.at
-    }
-}
-
-impl Eq for Restart {}
-
-impl PartialOrd for Restart {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Restart {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.at.cmp(&other.at)
-    }
-}
-
-/// The longest pause, in pauses.
-const BACKOFF_MAX: u32 = 30;
-/// Of how many failures is remembered before old ones are forgotten.
-const FAILED_MAX: usize = 1000;

@@ -32,6 +32,8 @@ pub(crate) struct Start {
     pub(crate) guards: Guards,
     pub(crate) settings: Settings,
     pub(crate) remember: Option<Arc<dyn Remember>>,
+    /// What is remembered may outlive the cluster.
+    pub(crate) outlives: bool,
 }
 
 /// The kinds that this node has something to do with.
@@ -64,7 +66,7 @@ fn begin<E: Entity>(
     start: Start,
     make: Option<Factory<E>>,
 ) -> Result<Sharding<E::Message>, StartError> {
-    let Start { cluster, kind, guards, settings, remember } = start;
+    let Start { cluster, kind, guards, settings, remember, outlives } = start;
     let inbox: Arc<str> = inbox(&kind).into();
     let frames = cluster.receiver_with_room::<Frame<E::Message>>(&inbox, ROOM)?;
     let letters = cluster.receiver::<Letter>(&board(&kind))?;
@@ -76,6 +78,7 @@ fn begin<E: Entity>(
         routes: Routes::new(settings.shards),
         said: Mutex::default(),
         remember,
+        outlives,
         control: control.clone(),
         counts: Counts::default(),
         rebalance: Notify::new(),

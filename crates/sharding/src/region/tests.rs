@@ -138,6 +138,20 @@ fn hosts_and_hands_off() {
 
 /// A hand-off has more time than a session that is lost.
 #[test]
+fn what_cannot_work_here_is_given_back() {
+    let mut bench = Bench::new(Setup::Sessions);
+    bench.allocate(5, 2);
+    bench.region.give_back(S, Token::new(5, 1), bench.now);
+    assert_eq!(bench.effects(), [], "that was another allocation");
+    for expected in [vec![stop(5, 2)], vec![]] {
+        bench.region.give_back(S, Token::new(5, 2), bench.now);
+        assert_eq!(bench.effects(), expected);
+    }
+    assert_eq!(bench.stopped(5, 2), [stopped(5, 2)]);
+    assert_eq!(bench.allocate(5, 3), [start(5, 3), started(5, 3)]);
+}
+
+#[test]
 fn what_stops_already_is_hurried_when_the_session_is_lost() {
     let mut bench = Bench::new(Setup::Sessions);
     bench.allocate(5, 1);
