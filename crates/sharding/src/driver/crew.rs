@@ -227,7 +227,6 @@ impl<E: Entity> Shards<E> {
         let mut handled = 0;
         let began = Instant::now();
         loop {
-            self.common.tally.entities(self.common.live);
             if self.ahead.is_empty() {
                 let count = self.inlet.queue.take(&mut self.ahead, awake == 0);
                 if count > 0 {
@@ -247,6 +246,8 @@ impl<E: Entity> Shards<E> {
                     handled = IN_A_ROW;
                 }
             }
+            // Before it may sleep.
+            self.common.tally.entities(self.common.live);
             let wake = self.next_wake();
             self.common.turn = Turn::default();
             tokio::select! {

@@ -131,6 +131,9 @@ impl Memory {
         place: (Shard, Token),
         chores: &mut Chores,
     ) {
+        if self.state == State::Refused {
+            return;
+        }
         self.news.insert(id.to_owned(), is_there);
         self.write(kind, place, chores);
     }
