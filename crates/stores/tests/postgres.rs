@@ -84,7 +84,7 @@ impl Factory for Conforming {
 
     /// Long enough for the dozens of steps that some checks take within it on a busy machine.
     fn ttl(&self) -> Duration {
-        Duration::from_secs(10)
+        Duration::from_secs(6)
     }
 
     fn delete<'a>(&'a self, name: &'a LeaseName) -> Option<Boxed<'a, ()>> {

@@ -87,14 +87,20 @@ impl Contender {
     pub(super) fn session_read(&mut self, now: Moment, record: Option<Record>) {
         let Some(session) = &mut self.session else { return };
         let named = session.session.term;
-        let over = record.as_ref().is_some_and(|record| {
-            record.token.term > named || record.holder.is_none() && record.token.term == named
-        });
-        // A lower term than the attached record names: the store has lost history. That tenure's
-        // next renewal is refused, as if the record had vanished.
-        let older = record.as_ref().is_some_and(|record| record.token.term < named);
-        let record = record.filter(|_| !older);
-        if over || older && session.sight.waited_out(now).is_some() {
+        // Of the same name: this process has won it after whoever had it before.
+        let is_ours = self
+            .wish
+            .session
+            .as_ref()
+            .is_some_and(|own| own.name == session.session.name && own.term > named);
+        let is_released = |record: &Record| record.holder.is_none() && record.token.term >= named;
+        let over = is_ours || record.as_ref().is_some_and(is_released);
+        // A higher term, held: it was won by somebody who had waited, or else broken or stolen. A lower
+        // one: the store has lost history. Either way the next renewal of the tenure that is waited for
+        // is refused, as if its record had vanished.
+        let other = record.as_ref().is_some_and(|record| record.token.term != named);
+        let record = record.filter(|_| !other);
+        if over || other && session.sight.waited_out(now).is_some() {
             session.over = true;
             if self.allowed {
                 self.next_at = now;

@@ -142,6 +142,41 @@ fn who_is_allowed_halfway_waits_for_the_rest() {
     assert!(node.won(x), "ten seconds after the first look");
 }
 
+/// Whoever breaks a session wins it, so that it is not renewed any more; but its process finds that out
+/// at its next renewal, and works on until then.
+#[test]
+fn what_is_attached_to_a_broken_session_is_waited_out() {
+    for released in [false, true] {
+        let (mut records, mut node, [x, ..]) = nodes();
+        node.session.allow(Moment::ZERO, x, true);
+        node.run_until(&mut records, seconds(3.0));
+        let session = records.read(seconds(3.0), &name("node-1")).unwrap();
+        let claim = nonce(77);
+        let broken = Acquire {
+            name: name("node-1"),
+            claim,
+            owner: owner("operator"),
+            ttl: TTL,
+            session: None,
+            note: None,
+            create: false,
+            takeover: Some(session.version),
+            expected: None,
+            above: 0,
+            unattended: true,
+        };
+        records.acquire(seconds(3.0), broken).unwrap();
+        if released {
+            let release = Release { name: name("node-1"), claim, known: vec![claim] };
+            records.release(&release);
+        }
+        node.run_until(&mut records, seconds(12.9));
+        assert_eq!(node.won(x), released, "at once only if whoever broke it says so");
+        node.run_until(&mut records, seconds(18.0));
+        assert!(node.won(x));
+    }
+}
+
 #[test]
 fn a_session_that_was_taken_after_the_permission_was_withdrawn_is_given_back() {
     let (mut records, mut node, [x, ..]) = nodes();
