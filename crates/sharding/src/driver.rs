@@ -40,6 +40,10 @@ mod shard;
 mod start;
 mod turn;
 
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -140,4 +144,14 @@ fn reliable_inbox(kind: &str) -> String {
 /// Before looking again at what changes in no time.
 async fn pause_briefly() {
     tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+/// How work came out that may panic.
+async fn caught<T>(work: impl Future<Output = T>) -> std::thread::Result<T> {
+    let mut work = pin!(work);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
 }

@@ -17,14 +17,10 @@
 //! dropped: then nothing of the crew's shards goes on, and all of them are given back with what they have
 //! not looked at.
 
-use std::any::Any;
 use std::collections::{HashMap, VecDeque};
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::pin;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::task::Poll;
 
 use tokio::sync::mpsc;
 use tokio::task::{self, AbortHandle, JoinError, JoinSet};
@@ -34,6 +30,7 @@ use tenure_cluster::messaging::{Lost, Reply};
 use tenure_cluster::{Address, Node};
 use tenure_lease::Token;
 
+use super::caught;
 use super::count::Tally;
 use super::due::Timers;
 use super::handle::Shared;
@@ -208,16 +205,6 @@ pub(super) async fn run<E: Entity>(
         shards.give_back().await;
         resume_unwind(panic);
     }
-}
-
-async fn caught(work: impl Future<Output = ()>) -> Result<(), Box<dyn Any + Send>> {
-    let mut work = pin!(work);
-    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
-        Ok(Poll::Pending) => Poll::Pending,
-        Ok(Poll::Ready(())) => Poll::Ready(Ok(())),
-        Err(panic) => Poll::Ready(Err(panic)),
-    })
-    .await
 }
 
 impl<E: Entity> Shards<E> {

@@ -1,17 +1,14 @@
 //! Remembers the entities of a shard: one load when it begins, and then one write at a time.
 
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 
 use tenure_lease::Token;
 
+use super::caught;
 use crate::Shard;
 use crate::remember::{Place, Remember, RememberError};
 
@@ -172,7 +169,8 @@ async fn again<'a, T>(
 ) -> Result<T, RememberError> {
     let mut pause = PAUSE;
     loop {
-        match caught(async { work().await }).await {
+        let panicked = |_| Err(RememberError::Failed("it panicked".into()));
+        match caught(async { work().await }).await.unwrap_or_else(panicked) {
             Err(RememberError::Failed(error)) => {
                 let Place { kind, shard, .. } = place;
                 tracing::error!(%kind, %shard, "entities are not remembered, tried again in {pause:?}: {error}");
@@ -182,18 +180,6 @@ async fn again<'a, T>(
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
-}
-
-/// A panic is a failure as any other.
-async fn caught<T>(
-    work: impl Future<Output = Result<T, RememberError>>,
-) -> Result<T, RememberError> {
-    let mut work = pin!(work);
-    poll_fn(|context| {
-        catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)))
-            .unwrap_or_else(|_| Poll::Ready(Err(RememberError::Failed("it panicked".into()))))
-    })
-    .await
 }
 
 const PAUSE: Duration = Duration::from_millis(100);

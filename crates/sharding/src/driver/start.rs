@@ -2,10 +2,8 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, watch};
@@ -20,7 +18,7 @@ use super::handle::{Sharding, Shared};
 use super::letter::{Farewell, Letter, board, farewells};
 use super::remote::{self, Frame};
 use super::routes::{Routes, Way};
-use super::{Factory, crew, inbox, look, reliable_inbox};
+use super::{Factory, caught, crew, inbox, look, reliable_inbox};
 use crate::builder::StartError;
 use crate::remember::Remember;
 use crate::{Entity, Settings, Shard};
@@ -125,11 +123,7 @@ async fn control_always<M: Message>(
             (life.clone(), guards.clone(), spawn.clone(), over.clone());
         let control = Control::new(shared.clone(), kept, guards, spawn, over);
         let mut control = Box::pin(control.run(&mut incoming));
-        let ended = poll_fn(|context| {
-            let polled = AssertUnwindSafe(|| control.as_mut().poll(context));
-            catch_unwind(polled).map_or(Poll::Ready(false), |polled| polled.map(|()| true))
-        });
-        if ended.await {
+        if caught(control.as_mut()).await.is_ok() {
             return;
         }
         tracing::error!(kind = %shared.kind, "what looks after its shards has panicked; they stop here, and it begins anew");
