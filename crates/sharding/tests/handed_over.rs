@@ -6,7 +6,7 @@ mod kit;
 use std::time::Duration;
 
 use kit::{LONG, Message, SHARDS, Where, World, placed, session_name, soon, spread, until};
-use tenure_cluster::messaging::AskError;
+use tenure_cluster::messaging::{AskError, NotDone};
 use tenure_lease::Token;
 use tenure_sharding::{EntityRef, shard_of};
 use tokio::sync::watch;
@@ -20,7 +20,8 @@ fn ask(cart: EntityRef<Message>) -> Asked {
 }
 
 /// A question that its shard has not looked at when it is handed over, and one that comes while it stops,
-/// wait for the next host: whoever asked notices nothing, on whichever node.
+/// wait for the next host: whoever asked notices nothing. Only on the node that leaves it may be too late:
+/// then the question is certainly not done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn questions_go_where_their_shard_goes() {
     let mut world = World::new(3).await;
@@ -36,8 +37,11 @@ async fn questions_go_where_their_shard_goes() {
         until("it to be at work", || world.book.received(id) == [1]).await;
     }
     sleep(Duration::from_millis(50)).await;
-    let ask_all = || -> Vec<Asked> {
-        let from = |id: &String| carts.iter().map(|it| ask(it.entity(id))).collect::<Vec<_>>();
+    let ask_all = || -> Vec<(usize, Asked)> {
+        let from = |id: &String| {
+            let asked = carts.iter().map(|it| ask(it.entity(id)));
+            asked.enumerate().collect::<Vec<_>>()
+        };
         busy.iter().flat_map(from).collect()
     };
     // They wait in mailboxes.
@@ -49,8 +53,12 @@ async fn questions_go_where_their_shard_goes() {
     // Those that are at nothing have gone; the others finish what they are at.
     until("it to leave", || carts[2].status().hosted.len() < here.len()).await;
     asked.extend(ask_all());
-    for asked in asked {
-        let (place, token) = soon(asked).await.unwrap().unwrap();
+    for (asker, asked) in asked {
+        let answer = soon(asked).await.unwrap();
+        if asker == 2 && matches!(answer, Err(AskError::NotDone(NotDone::Closed(_)))) {
+            continue;
+        }
+        let (place, token) = answer.unwrap();
         assert_ne!(place, node, "answered by the next host");
         assert!(here.iter().all(|(_, before)| *before < token));
     }
