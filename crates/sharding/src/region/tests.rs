@@ -136,7 +136,6 @@ fn hosts_and_hands_off() {
     assert_eq!(bench.hand_off(5, 1), [stopped(5, 1)]);
 }
 
-/// A hand-off has more time than a session that is lost.
 #[test]
 fn what_cannot_work_here_is_given_back() {
     let mut bench = Bench::new(Setup::Sessions);
@@ -151,6 +150,7 @@ fn what_cannot_work_here_is_given_back() {
     assert_eq!(bench.allocate(5, 3), [start(5, 3), started(5, 3)]);
 }
 
+/// A hand-off has more time than a session that is lost.
 #[test]
 fn what_stops_already_is_hurried_when_the_session_is_lost() {
     let mut bench = Bench::new(Setup::Sessions);

@@ -318,24 +318,26 @@ impl<'a> World<'a> {
                     self.arrive_soon(index, Arrival::Pong);
                 }
             }
-            Happened::Done => {
-                let process = &mut self.processes[index];
-                process.life += 1;
-                process.declines = false;
-                process.acquiring = None;
-                let session = session_name(self.plan, index);
-                process.agent = Agent::new(
-                    self.lease.clone(),
-                    process.owner.clone(),
-                    session,
-                    &self.plan.settings,
-                    self.random.next(),
-                    now,
-                    process.allowed,
-                );
-                self.hold_back(index);
-            }
+            Happened::Done => self.begin_anew(index, now),
         }
+    }
+
+    /// A process wants the lease anew.
+    fn begin_anew(&mut self, index: usize, now: Moment) {
+        let process = &mut self.processes[index];
+        process.life += 1;
+        process.declines = false;
+        process.acquiring = None;
+        process.agent = Agent::new(
+            self.lease.clone(),
+            process.owner.clone(),
+            session_name(self.plan, index),
+            &self.plan.settings,
+            self.random.next(),
+            now,
+            process.allowed,
+        );
+        self.hold_back(index);
     }
 
     /// Lets a process that has just begun wait while it would know less than it must: see

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_lease::Moment;
 use tenure_lease::backend::Request;
 
-use super::super::process::{Agent, Arrival};
+use super::super::process::Arrival;
 use super::{Step, World, session_name};
 use crate::history::Event;
 
@@ -56,7 +56,6 @@ impl World<'_> {
     /// The process dies, and another takes its place at once.
     fn crash(&mut self, index: usize) {
         let now = self.processes[index].clock.read(self.now);
-        let session = session_name(self.plan, index);
         self.trace(|| format!("process {index} dies, and another takes its place"));
         if self.processes[index].active.is_some() {
             self.met("crash while active");
@@ -66,22 +65,10 @@ impl World<'_> {
             self.history.push(self.now, Event::Ended { lease, token, process });
         }
         let process = &mut self.processes[index];
-        process.life += 1;
-        process.declines = false;
-        process.acquiring = None;
         process.inbox.clear();
         // The first two stay one owner: they are guards of one process, and only one was dropped.
         process.owner.incarnation += if index < 2 { 0 } else { 1_000 };
-        process.agent = Agent::new(
-            self.lease.clone(),
-            process.owner.clone(),
-            session,
-            &self.plan.settings,
-            self.random.next(),
-            now,
-            process.allowed,
-        );
-        self.hold_back(index);
+        self.begin_anew(index, now);
         self.attend(index);
     }
 
