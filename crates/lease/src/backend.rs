@@ -33,6 +33,10 @@ pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///   and one of the nonces that this process may have written, and it writes a new nonce.
 /// * A record whose format is newer than [`FORMAT`](crate::record::FORMAT) is an error of kind
 ///   [`StoreErrorKind::NewerFormat`], and is left as it is.
+/// * A request whose future is dropped before its answer (a time-out) makes its connection suspect:
+///   that connection is not used again, and neither are idle connections opened before it.
+/// * Renewals and releases wait for nothing else that the process asks of the store: not for a place
+///   in a pool, and not behind reads or acquisitions.
 /// * No secret in an error text.
 pub trait Backend: Send + Sync + 'static {
     /// What kind of store this is and what it promises.
@@ -50,6 +54,12 @@ pub trait Backend: Send + Sync + 'static {
     /// The records as they are now, in the order of the names; `None` where there is none. In as
     /// few round trips as the store can.
     fn read(&self, names: Vec<LeaseName>) -> Boxed<'_, Result<Vec<Option<Record>>, StoreError>>;
+
+    /// The names of the records in this store, in their order, [`LIST_MAX`] at most; `None` if the
+    /// store cannot list them.
+    fn list(&self) -> Option<Boxed<'_, Result<Vec<LeaseName>, StoreError>>> {
+        None
+    }
 
     /// A watch on one record, or `None` if the store cannot push.
     ///
@@ -73,6 +83,9 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 }
+
+/// How many names [`Backend::list`] returns at most.
+pub const LIST_MAX: usize = 10_000;
 
 /// Wakes whoever waits for a lease.
 pub trait Watch: Send {
@@ -191,6 +204,10 @@ pub struct Renew {
     pub ttl: Duration,
     /// Replaces the note; `None` keeps it.
     pub note: Option<Vec<u8>>,
+    /// An earlier renewal of this tenure has had no answer yet, and its connection may hang: send
+    /// this one on a connection that is opened for it, and leave the earlier request alone. Stores
+    /// without connections ignore it.
+    pub fresh_connection: bool,
 }
 
 /// The answer to a [`Renew`].

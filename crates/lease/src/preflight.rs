@@ -49,6 +49,7 @@ async fn by_canary(backend: &dyn Backend) -> Result<(), StoreError> {
         nonce,
         ttl,
         note: None,
+        fresh_connection: false,
     };
     let refused = backend.acquire(request(Nonce::random(), None)).await?;
     let foreign = backend.renew(renew(Nonce::random(), Nonce::random())).await?;

@@ -35,6 +35,7 @@ fn renew(claim: u128, token: Token, known: u128, nonce: u128) -> Renew {
         nonce: Nonce::from_bits(nonce),
         ttl: Duration::from_secs(3600),
         note: None,
+        fresh_connection: false,
     }
 }
 

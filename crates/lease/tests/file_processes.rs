@@ -333,6 +333,7 @@ async fn an_operation_costs_little() {
             nonce,
             ttl,
             note,
+            fresh_connection: false,
         };
         assert_eq!(store.renew(renew(claim, nonces[0], None)).await, Ok(Renewed::Yes));
         lap(1);

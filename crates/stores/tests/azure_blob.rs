@@ -306,6 +306,7 @@ fn a_lease_without_a_record_is_nobodys() {
             nonce: Nonce::random(),
             ttl: TTL,
             note: None,
+            fresh_connection: false,
         };
         let answer = backend.renew(renew).await.expect("answered");
         assert!(matches!(answer, Renewed::Refused(Some(_))), "{answer:?}");

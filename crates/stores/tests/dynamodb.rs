@@ -208,6 +208,7 @@ fn the_emulator_compares_and_sets() {
                         nonce,
                         ttl: TTL,
                         note: None,
+                        fresh_connection: false,
                     };
                     barrier.wait().await;
                     let renewed = store.backend().renew(renewal).await.expect("answered");
@@ -336,6 +337,7 @@ fn readable_and_not_trusted() {
             nonce,
             ttl: TTL,
             note: None,
+            fresh_connection: false,
         };
         assert_eq!(backend.renew(renewal).await, Ok(Renewed::Yes));
         let release = Release { name: name.clone(), claim, known: vec![nonce] };

@@ -176,6 +176,7 @@ async fn writes(store: &Store, args: &LeaseArgs) -> Result<Samples, Failure> {
             nonce,
             ttl: args.ttl,
             note: None,
+            fresh_connection: false,
         };
         tokio::time::sleep(SETTLE).await;
         let start = Moment::now();

@@ -80,6 +80,7 @@ impl Holding {
             nonce,
             ttl: settings.ttl,
             note: self.note.as_ref().map(|(_, note)| note.clone()),
+            fresh_connection: false,
         };
         Some((flight, Request::Renew(request)))
     }

@@ -187,7 +187,7 @@ impl DynamoStore {
 
     async fn try_renew(&self, request: &Renew) -> Result<Renewed, StoreError> {
         check_note(request.note.as_deref())?;
-        let Renew { name, claim, token, known, nonce, ttl, note } = request;
+        let Renew { name, claim, token, known, nonce, ttl, note, .. } = request;
         if !known.is_empty() && token.step == 0 {
             let mut change = Change::default()
                 .set(RVN, s(&nonce.to_string()))

@@ -114,7 +114,7 @@ impl RedisStore {
 
     async fn try_renew(&self, request: &Renew) -> Result<Renewed, StoreError> {
         check_note(request.note.as_deref())?;
-        let Renew { name, claim, token, known, nonce, ttl, note } = request;
+        let Renew { name, claim, token, known, nonce, ttl, note, .. } = request;
         // No token of a plain lease has a step; this one matches no term.
         let term = if token.step == 0 { token.term.to_string() } else { token.to_string() };
         let mut call = self.call(&scripts().renew, name);

@@ -270,6 +270,7 @@ impl Held {
             nonce: Nonce::random(),
             ttl: self.ttl,
             note: None,
+            fresh_connection: false,
         }
     }
 

@@ -31,6 +31,7 @@ async fn a_newer_format_is_left_alone(cx: Context) -> Checked {
         nonce: Nonce::random(),
         ttl: cx.ttl(),
         note: None,
+        fresh_connection: false,
     };
     let release = Release { name: name.clone(), claim, known: vec![claim] };
     let backend = &client.backend;
@@ -88,6 +89,7 @@ async fn silence_is_unknown(cx: Context) -> Checked {
         nonce: Nonce::random(),
         ttl: cx.ttl(),
         note: None,
+        fresh_connection: false,
     };
     let release = Release { name: name.clone(), claim, known: vec![claim] };
     // No answer at all is as good as an error: the keeper's time-out makes one of it.

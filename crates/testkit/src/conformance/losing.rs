@@ -118,6 +118,7 @@ async fn a_clone_ends_it_at_once(cx: Context) -> Checked {
             nonce: Nonce::random(),
             ttl: cx.ttl(),
             note: None,
+            fresh_connection: false,
         };
         if clone.renew(renewal).await? == Renewed::Yes {
             cloned = true;

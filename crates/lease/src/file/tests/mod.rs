@@ -111,6 +111,7 @@ fn renew(claim: u128, token: Token, known: u128, nonce: u128) -> Renew {
         nonce: Nonce::from_bits(nonce),
         ttl: LONG,
         note: None,
+        fresh_connection: false,
     }
 }
 
