@@ -256,8 +256,15 @@ pub struct StoreInfo {
     pub ttl_step: Duration,
     /// After a crash it frees a lease when this many ttls have passed; 1 as a rule.
     pub frees_after_ttls: u32,
-    /// Whether it wakes waiters ([`Backend::watch`]).
+    /// Whether it wakes waiters ([`Backend::watch`]) at every change of a record, renewals included.
     pub pushes: bool,
+}
+
+impl StoreInfo {
+    /// Whether it is part of this machine or process: there are no connections that could hang.
+    pub fn is_local(&self) -> bool {
+        matches!(self.kind, "file" | "memory")
+    }
 }
 
 /// What kind of promise a store makes.
@@ -307,6 +314,11 @@ impl StoreError {
     /// What kind it is.
     pub fn kind(&self) -> StoreErrorKind {
         self.kind
+    }
+
+    /// Whether the store answers, and one of the records that were asked for cannot be read.
+    pub fn is_about_a_record(&self) -> bool {
+        matches!(self.kind, StoreErrorKind::Damaged | StoreErrorKind::NewerFormat)
     }
 }
 

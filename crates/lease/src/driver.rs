@@ -23,7 +23,7 @@ use tokio::task::{AbortHandle, JoinSet};
 pub(crate) use kept::keep_sessions;
 pub(crate) use lease::{Begun, Terms, keep};
 pub(crate) use liveness::{Call, Liveness};
-pub(crate) use offer::Offer;
+pub(crate) use offer::{Offer, Outcome};
 pub(crate) use session::{Command, keep_session};
 
 use crate::backend::{Answer, Backend, Request, StoreError};
@@ -171,10 +171,12 @@ pub(crate) struct Wants {
     pub(crate) note: Option<(u64, Vec<u8>)>,
 }
 
-/// Requests under way, each bounded by the operation time-out.
+/// Requests under way, each bounded by a time-out.
 struct Flights<K> {
     backend: Arc<dyn Backend>,
     timeout: Duration,
+    /// Renewals are hedged instead, and their answers count until the deadline.
+    renew_timeout: Duration,
     tasks: JoinSet<(K, Answer)>,
     /// Whether the last request went unanswered, and when that was last said aloud: once in a
     /// while, not at every attempt.
@@ -183,12 +185,23 @@ struct Flights<K> {
 }
 
 impl<K: Send + 'static> Flights<K> {
-    fn new(backend: Arc<dyn Backend>, timeout: Duration) -> Self {
-        Self { backend, timeout, tasks: JoinSet::new(), troubled: false, said: Moment::ZERO }
+    fn new(backend: Arc<dyn Backend>, timeout: Duration, renew_timeout: Duration) -> Self {
+        let tasks = JoinSet::new();
+        Self { backend, timeout, renew_timeout, tasks, troubled: false, said: Moment::ZERO }
     }
 
     fn send(&mut self, key: K, request: Request) {
-        let (backend, timeout) = (Arc::clone(&self.backend), self.timeout);
+        let timeout = match &request {
+            Request::Renew(renew) if renew.fresh_connection => {
+                telemetry::hedged(self.backend.info().kind);
+                let error = StoreError::unavailable("the last renewal has no answer yet");
+                self.say(Some(&error));
+                self.renew_timeout
+            }
+            Request::Renew(_) => self.renew_timeout,
+            _ => self.timeout,
+        };
+        let backend = Arc::clone(&self.backend);
         self.tasks.spawn(async move {
             let kind = backend.info().kind;
             let unanswered = request.unanswered(StoreError::unavailable(format!(
@@ -311,6 +324,12 @@ pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -
 
 fn tell(state: &watch::Sender<State>, change: impl FnOnce(&mut State)) {
     state.send_modify(change);
+}
+
+/// Offers how contending came out, and wakes whoever waits for that.
+fn tell_outcome(offer: &Offer, state: &watch::Sender<State>, outcome: Outcome) {
+    offer.put(outcome);
+    tell(state, |_| {});
 }
 
 /// How many changes of records are waiting at most.

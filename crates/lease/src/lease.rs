@@ -12,7 +12,7 @@ use crate::driver::{
 use crate::keeper::Wish;
 use crate::record::{Owner, Record};
 use crate::tenure::Back;
-use crate::{LeaseError, LeaseName, NameError, Settings, Standby, Tenure, preflight};
+use crate::{LeaseError, LeaseName, Loss, NameError, Settings, Standby, Tenure, preflight};
 
 /// A store that keeps leases. Clones share it.
 ///
@@ -192,10 +192,13 @@ impl Lease {
     /// Runs the closure while the lease is held: contends, runs it, and returns what it returns, after
     /// the lease was given back.
     ///
-    /// At a loss [`Tenure::lost`] resolves inside. A closure that returns then is at its end like any
-    /// other; what has not returned when its stop budget is over is dropped where it awaits, and begun
-    /// anew with the next tenure. Work that blocks its thread cannot be dropped: use
-    /// [`Lease::watchdog`].
+    /// Only a closure that returns while the lease is held ends this. At a loss [`Tenure::lost`]
+    /// resolves inside; what the closure returns then is dropped, and so is a closure that has not
+    /// returned when its stop budget is over, where it awaits. Then the lease is contended for again,
+    /// and the closure runs with the next tenure. The exception is [`Loss::TokenRegressed`], which the
+    /// next tenure would meet as well: then what the closure returned is returned.
+    ///
+    /// Work that blocks its thread cannot be dropped: use [`Lease::watchdog`].
     ///
     /// Inside [`tokio::spawn`](https://docs.rs/tokio/latest/tokio/fn.spawn.html) write
     /// `async move |tenure|` and capture owned values only.
@@ -215,9 +218,14 @@ impl Lease {
                     _ = tenure.lost() => within(tenure.time_to_stop(), &mut work).await,
                 }
             };
+            let is_over = match tenure.loss() {
+                Some(loss) => matches!(loss, Loss::TokenRegressed { .. }),
+                None => tenure.is_held(),
+            };
             tenure.release().await;
-            if let Some(outcome) = outcome {
-                return outcome;
+            match outcome {
+                Some(outcome) if is_over => return outcome,
+                Some(_) | None => tracing::info!("the lease was lost; contending for it again"),
             }
         }
     }

@@ -16,8 +16,10 @@ use crate::backend::StoreInfo;
 /// renew_interval + operation_timeout + stop_budget + margin < ttl
 /// ```
 ///
-/// so that one whole renewal may fail by time-out, a second one be in time, and the work still be
-/// stopped before anybody else can start.
+/// so that one whole request may time out, a second one be in time, and the work still be stopped
+/// before anybody else can start. At the defaults an outage of the store of half a ttl ends no
+/// tenure, whenever it begins ([`Settings::outage_survived`]): a renewal without an answer is
+/// followed by others, on connections of their own, a [`Settings::hedge_interval`] apart at most.
 ///
 /// Coming from client-go: `leaseDuration` is the ttl, `renewDeadline` is ttl − margin − stop
 /// budget, and `retryPeriod` is the renew interval. client-go has no stop budget and no margin: its
@@ -28,8 +30,9 @@ use crate::backend::StoreInfo;
 /// use tenure_lease::Settings;
 ///
 /// let settings = Settings::new(Duration::from_secs(15));
-/// assert_eq!(settings.renew_interval, Duration::from_secs(5));
-/// let wrong = Settings { stop_budget: Duration::from_secs(6), ..settings };
+/// assert_eq!(settings.renew_interval, Duration::from_millis(2_500));
+/// assert_eq!(settings.outage_survived(), Duration::from_millis(7_500));
+/// let wrong = Settings { stop_budget: Duration::from_secs(8), ..settings };
 /// assert!(wrong.check().unwrap_err().to_string().contains("stop_budget"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,13 +42,15 @@ pub struct Settings {
     /// Shorter is a faster failover, and more renewals and more losses in a network that stutters.
     /// Must be within what the store can keep. Default 15 s; 15 to 30 s are common.
     pub ttl: Duration,
-    /// How often the holder renews. Default ttl/3: two may fail.
+    /// How often the holder renews. Each renewal is a write, and the sooner the last one before an
+    /// outage was, the longer an outage is survived. Default ttl/6.
     pub renew_interval: Duration,
-    /// How long one request to the store may take before its answer counts as unknown. Above the
-    /// store's worst ordinary latency. Default ttl/4.
+    /// How long one request to the store may take before its answer counts as unknown; not for
+    /// renewals, whose answers count until the deadline. Above the store's worst ordinary latency.
+    /// Default ttl/4.
     pub operation_timeout: Duration,
     /// How long the guarded work may take to stop once the lease is lost. The lease counts as lost
-    /// that much earlier, so a long budget makes a lease nervous. Default ttl/5, at most 3 s.
+    /// that much earlier, so a long budget makes a lease nervous. Default ttl/8, at most 3 s.
     pub stop_budget: Duration,
     /// Covers the error of clock *rates* (ours against the store's or another contender's) and
     /// short pauses. Default ttl/10.
@@ -77,6 +82,12 @@ pub enum Rule {
     ProveAttached,
     /// A contender waits for the ttl that the record names, from when it saw the answer.
     ObserveWholeTtl,
+    /// A renewal names the nonces of earlier ones that have no answer: the record may carry them.
+    KnowUnanswered,
+    /// Of several renewals under way, the deadline counts from the send of the confirmed one.
+    DeadlineOfConfirmed,
+    /// A refusal that shows another renewal of the same tenure does not end it.
+    OwnRenewalIsNoThief,
 }
 
 impl Settings {
@@ -84,9 +95,9 @@ impl Settings {
     pub fn new(ttl: Duration) -> Self {
         Self {
             ttl,
-            renew_interval: ttl / 3,
+            renew_interval: ttl / 6,
             operation_timeout: ttl / 4,
-            stop_budget: (ttl / 5).min(Duration::from_secs(3)),
+            stop_budget: (ttl / 8).min(Duration::from_secs(3)),
             margin: ttl / 10,
             proof_interval: ttl,
             #[cfg(feature = "planted")]
@@ -170,6 +181,26 @@ impl Settings {
         self.ttl.saturating_sub(self.margin)
     }
 
+    /// While the store does not answer, at least one renewal is sent in each interval of this
+    /// length: ttl/15.
+    pub fn hedge_interval(&self) -> Duration {
+        self.ttl / 15
+    }
+
+    /// An outage of the store that is no longer than this ends no tenure, whenever it begins. What is
+    /// left of the time that a tenure is held for when the outage begins just before a renewal, it
+    /// ends just after a hedge, and the next one takes a handshake and a round trip (ttl/24).
+    pub fn outage_survived(&self) -> Duration {
+        let spent = self.renew_interval + self.hedge_interval() + self.ttl / 24;
+        self.held_for().saturating_sub(spent)
+    }
+
+    /// How often a waiter looks at the record where the store does not push, at most: that much later
+    /// than the ttl it may notice that the holder has died.
+    pub fn look_interval(&self) -> Duration {
+        self.renew_interval.min(LOOK_INTERVAL_MAX)
+    }
+
     #[cfg(feature = "planted")]
     pub(crate) fn obeys(&self, rule: Rule) -> bool {
         self.without != Some(rule)
@@ -188,6 +219,9 @@ impl Default for Settings {
     }
 }
 
+/// Leaves a fifth of a second of the second that failover may take beyond the ttl.
+const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(650);
+
 /// Why settings cannot work, with the numbers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -205,15 +239,28 @@ mod tests {
     }
 
     #[test]
+    fn half_a_ttl_of_outage_is_survived_at_the_defaults() {
+        for seconds in [2, 5, 10, 15] {
+            let settings = Settings::new(Duration::from_secs(seconds));
+            let survived = settings.outage_survived();
+            assert!(survived.abs_diff(settings.ttl / 2) < Duration::from_micros(1), "{survived:?}");
+        }
+        for seconds in [30, 60, 600] {
+            let settings = Settings::new(Duration::from_secs(seconds));
+            assert!(settings.outage_survived() >= settings.ttl / 2);
+        }
+    }
+
+    #[test]
     fn the_error_shows_the_sum() {
         let settings = Settings {
-            operation_timeout: Duration::from_secs(9),
+            operation_timeout: Duration::from_secs(10),
             ..Settings::new(Duration::from_secs(15))
         };
         assert_eq!(
             settings.check().unwrap_err().to_string(),
-            "renew_interval 5s + operation_timeout 9s + stop_budget 3s + margin 1.5s = 18.5s must \
-             be less than the ttl 15s: lengthen the ttl or shorten one of them"
+            "renew_interval 2.5s + operation_timeout 10s + stop_budget 1.875s + margin 1.5s = \
+             15.875s must be less than the ttl 15s: lengthen the ttl or shorten one of them"
         );
     }
 }

@@ -84,6 +84,7 @@ pub const METRICS: &[Metric] = &[
         &["store", "operation", "kind"],
         "Requests to the store that were not answered, or with an error",
     ),
+    Metric::counter(HEDGED, &["store"], "Renewals sent because an earlier one had no answer yet"),
     Metric::gauge(ATTACHED, &["session"], "Leases held that are attached to the session"),
 ];
 
@@ -99,6 +100,8 @@ pub const LOST: &str = "tenure_lease_lost_total";
 pub const LATENCY: &str = "tenure_store_request_seconds";
 /// Counter, by `store`, `operation` and `kind`: requests that were not answered.
 pub const UNKNOWN: &str = "tenure_store_unknown_total";
+/// Counter, by `store`: renewals that were sent while an earlier one had no answer.
+pub const HEDGED: &str = "tenure_store_hedged_total";
 /// Gauge, by `session`: how many attached leases this process holds.
 pub const ATTACHED: &str = "tenure_session_attached_leases";
 
@@ -129,6 +132,10 @@ pub(crate) fn lost(name: &LeaseName, loss: &Loss) {
 
 pub(crate) fn attached(session: &LeaseName, count: usize) {
     gauge!(ATTACHED, "session" => session.to_string()).set(count as f64);
+}
+
+pub(crate) fn hedged(store: &'static str) {
+    counter!(HEDGED, "store" => store).increment(1);
 }
 
 pub(crate) fn answered(store: &'static str, answer: &Answer, took: Duration) {

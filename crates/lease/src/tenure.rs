@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 use crate::clock::Moment;
-use crate::driver::{Begun, Cell, Command, State, Wants, passed};
+use crate::driver::{Begun, Cell, Command, State, Wants, passed, within};
 use crate::record::{Nonce, Owner, Record, Token};
 use crate::{LeaseError, LeaseName, Loss};
 
@@ -217,14 +217,15 @@ impl Tenure {
     }
 
     /// Gives the lease back: the guarded work has ended. Returns when the store has answered, or
-    /// after four ttls without an answer, when the lease has long run out. Drop the tenure instead
-    /// if there is no time to wait.
+    /// when the lease has run out without its answer. Drop the tenure instead if there is no time to
+    /// wait: it is given back in the background.
     pub async fn release(self) {
+        let time_left = self.time_to_stop();
         let Self { state, back, .. } = self;
         drop(back);
         let mut state = state;
         // An error says that the driver is gone, and with it the tenure.
-        let _ = state.wait_for(|state| state.done).await;
+        let _ = within(time_left, state.wait_for(|state| state.done)).await;
     }
 }
 

@@ -57,3 +57,18 @@ fn attached_records_not_proved() {
 fn a_record_not_observed_for_its_whole_ttl() {
     found(Rule::ObserveWholeTtl);
 }
+
+#[test]
+fn a_renewal_that_forgets_those_without_an_answer() {
+    found(Rule::KnowUnanswered);
+}
+
+#[test]
+fn a_deadline_counted_from_a_renewal_that_was_not_confirmed() {
+    found(Rule::DeadlineOfConfirmed);
+}
+
+#[test]
+fn a_refusal_by_our_own_renewal_taken_for_a_loss() {
+    found(Rule::OwnRenewalIsNoThief);
+}

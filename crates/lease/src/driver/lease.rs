@@ -6,7 +6,10 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::liveness::Ping;
-use super::{Cell, Countdown, Flights, Liveness, Offer, State, Wants, Watches, tell, wait_until};
+use super::{
+    Cell, Countdown, Flights, Liveness, Offer, State, Wants, Watches, tell, tell_outcome,
+    wait_until,
+};
 use crate::backend::Backend;
 use crate::clock::Moment;
 use crate::keeper::{Event, Keeper, Wish};
@@ -44,8 +47,10 @@ pub(crate) async fn keep(
     let Terms { backend, wish, settings, once, liveness, watchdog } = terms;
     let name = wish.name.clone();
     let seed = Nonce::random().bits() as u64;
-    let mut keeper = Keeper::new(wish, settings.clone(), seed, Moment::now());
-    let mut flights = Flights::new(Arc::clone(&backend), settings.operation_timeout);
+    let mut keeper =
+        Keeper::new(wish, settings.clone(), seed, Moment::now()).at_store(&backend.info());
+    let timeouts = (settings.operation_timeout, keeper.renew_timeout());
+    let mut flights = Flights::new(Arc::clone(&backend), timeouts.0, timeouts.1);
     let mut watches = Watches::new(backend);
     let mut guard: Option<Watchdog> = None;
     let mut sign = Ping::default();
@@ -68,8 +73,7 @@ pub(crate) async fn keep(
                     cell.set(deadlines);
                     guard.iter().for_each(|guard| guard.arm(deadlines.kill));
                     let begun = Begun { token, claim, note, former };
-                    offer.put(Ok(Some(begun)));
-                    tell(&state, |_| {});
+                    tell_outcome(&offer, &state, Ok(Some(begun)));
                 }
                 Event::Renewed(deadlines) => {
                     cell.set(deadlines);
@@ -85,7 +89,8 @@ pub(crate) async fn keep(
                     telemetry::lost(&name, &loss);
                 }
                 Event::Unexpected(record) => {
-                    offer.put(Err(LeaseError::Unexpected(record.map(Box::new))));
+                    let unexpected = LeaseError::Unexpected(record.map(Box::new));
+                    tell_outcome(&offer, &state, Err(unexpected));
                 }
                 Event::Trouble(trouble) => tell(&state, |state| state.trouble = trouble),
                 Event::Done => {
@@ -112,7 +117,7 @@ pub(crate) async fn keep(
                 None => keeper.lost_once().then_some(Ok(None)),
             };
             if let Some(answer) = answer {
-                offer.put(answer);
+                tell_outcome(&offer, &state, answer);
                 keeper.ended(Moment::now());
                 continue;
             }
@@ -128,7 +133,7 @@ pub(crate) async fn keep(
                     let wants = wants.borrow_and_update().clone();
                     // Whether it is allowed may be what has changed, and somebody waits for that.
                     tell(&state, |_| {});
-                    keeper.woken(Moment::now());
+                    keeper.hurry(Moment::now());
                     if let Some(loss) = wants.give_up {
                         keeper.give_up(Moment::now(), loss);
                     }

@@ -9,7 +9,9 @@ use tokio::sync::{mpsc, watch};
 
 use super::lease::{Begun, Terms};
 use super::liveness::Ping;
-use super::{Cell, Countdown, Flights, Offer, State, Wants, Watches, tell, wait_until};
+use super::{
+    Cell, Countdown, Flights, Offer, State, Wants, Watches, tell, tell_outcome, wait_until,
+};
 use crate::clock::Moment;
 use crate::keeper::{AttachId, Event, Session, SessionEvent};
 use crate::record::Nonce;
@@ -56,8 +58,10 @@ pub(crate) async fn keep_session(
     let Terms { backend, wish, settings, once: _, liveness, watchdog } = terms;
     let name = wish.name.clone();
     let seed = Nonce::random().bits() as u64;
-    let mut session = Session::new(wish, settings.clone(), seed, Moment::now());
-    let mut flights = Flights::new(Arc::clone(&backend), settings.operation_timeout);
+    let mut session =
+        Session::new(wish, settings.clone(), seed, Moment::now()).at_store(&backend.info());
+    let timeouts = (settings.operation_timeout, session.keeper().renew_timeout());
+    let mut flights = Flights::new(Arc::clone(&backend), timeouts.0, timeouts.1);
     let mut watches = Watches::new(backend);
     let mut watches_at = Moment::ZERO;
     let mut attachments: BTreeMap<AttachId, Attachment> = BTreeMap::new();
@@ -86,8 +90,8 @@ pub(crate) async fn keep_session(
                     }
                     cell.set(deadlines);
                     moved = true;
-                    offer.put(Ok(Some(Begun { token, claim, note, former })));
-                    tell(&state, |_| {});
+                    let begun = Begun { token, claim, note, former };
+                    tell_outcome(&offer, &state, Ok(Some(begun)));
                 }
                 SessionEvent::Session(Event::Renewed(deadlines)) => {
                     cell.set(deadlines);
@@ -107,7 +111,8 @@ pub(crate) async fn keep_session(
                     telemetry::lost(&name, &loss);
                 }
                 SessionEvent::Session(Event::Unexpected(record)) => {
-                    offer.put(Err(LeaseError::Unexpected(record.map(Box::new))));
+                    let unexpected = LeaseError::Unexpected(record.map(Box::new));
+                    tell_outcome(&offer, &state, Err(unexpected));
                 }
                 SessionEvent::Session(Event::Trouble(trouble)) => {
                     tell(&state, |state| state.trouble = trouble);
@@ -249,8 +254,8 @@ impl Attachment {
             Event::Won { token, claim, note, former, deadlines } => {
                 self.held = true;
                 self.cell.set(deadlines);
-                self.offer.put(Ok(Some(Begun { token, claim, note, former })));
-                tell(&self.state, |_| {});
+                let begun = Begun { token, claim, note, former };
+                tell_outcome(&self.offer, &self.state, Ok(Some(begun)));
             }
             Event::Renewed(deadlines) => self.cell.set(deadlines),
             Event::Lost(loss) => {

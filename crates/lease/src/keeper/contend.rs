@@ -13,6 +13,11 @@
 //!   dead first takes over the session's own record, so that its holder's next renewal is refused
 //!   for all of its leases at once, and only then touches the attached record.
 //!
+//! **Herds.** A release or an expiry wakes everybody who waits. A contender therefore looks when it
+//! is woken, and takes what it finds free after a short random pause; a push meanwhile says that
+//! another was faster, and it looks again instead. The pause grows with every race that it loses, so
+//! that of many contenders only a few ask at once.
+//!
 //! Who is *not allowed* only looks, so that its clock on the record runs already when it is: what
 //! has stood still by then is taken at once. What an earlier attempt of its own turns out to have
 //! won is given back.
@@ -22,6 +27,7 @@ mod session;
 use std::time::Duration;
 
 use super::litter::Litter;
+use super::pace::Pace;
 use super::sight::Sight;
 use super::wish::{Outcome, Win, Wish};
 use super::{Event, Random};
@@ -35,6 +41,7 @@ use session::SessionSight;
 pub(super) struct Contender {
     wish: Wish,
     settings: Settings,
+    pace: Pace,
     random: Random,
     /// Whether it may take the lease; otherwise it only looks.
     allowed: bool,
@@ -47,9 +54,19 @@ pub(super) struct Contender {
     next_at: Moment,
     /// How often the answer was the same although something was due.
     vain: u32,
-    /// The store pushed a change while a request was under way, whose answer may be older.
-    woken: bool,
+    /// What was learned while a request was under way, whose answer may be older.
+    news: Option<News>,
+    /// What was learned since the last answer: it decides the next step.
+    known_since: Option<News>,
+    /// The last answer was to an attempt, not to a look.
+    attempted: bool,
+    /// How many attempts lost what had looked free.
+    races_lost: u32,
+    /// How long answered requests took lately; `None` before the first answer.
+    usual_latency: Option<Duration>,
     failures: u32,
+    /// The record cannot be read, or its neighbours in a batch cannot: it is read by itself.
+    reads_alone: bool,
     flight: Option<Flight>,
     flights: u64,
     /// The last answer that was none, for people.
@@ -57,6 +74,15 @@ pub(super) struct Contender {
     lost_once: bool,
     /// Contends no more: what comes in late is given back.
     over: bool,
+}
+
+/// What a contender learns about its lease from elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum News {
+    /// The record may have changed: to be looked at.
+    MayHaveChanged,
+    /// The lease may be free, or may be taken from now on: to be attempted.
+    MayBeFree,
 }
 
 struct Stray {
@@ -89,6 +115,7 @@ impl Contender {
         Self {
             wish,
             settings,
+            pace: Pace::POLLED,
             random: Random::new(seed),
             allowed: true,
             sight: Sight::Nothing,
@@ -97,14 +124,24 @@ impl Contender {
             litter: Litter::default(),
             next_at: now,
             vain: 0,
-            woken: false,
+            news: None,
+            known_since: None,
+            attempted: false,
+            races_lost: 0,
+            usual_latency: None,
             failures: 0,
+            reads_alone: false,
             flight: None,
             flights: 0,
             trouble: None,
             lost_once: false,
             over: false,
         }
+    }
+
+    /// Asks the store at this pace.
+    pub(super) fn keep_pace(&mut self, pace: Pace) {
+        self.pace = pace;
     }
 
     /// What to send now, if anything. `fresh` was drawn for this call.
@@ -130,7 +167,8 @@ impl Contender {
     ) -> Option<(u64, Option<LeaseName>)> {
         // After a failure, or a second look in vain, it has to wait.
         let by = if self.failures == 0 && self.vain < 2 { soon } else { now };
-        if self.flight.is_some() || by < self.next_at || self.litter_at() <= now {
+        let is_alone = self.reads_alone || self.flight.is_some();
+        if is_alone || by < self.next_at || self.litter_at() <= now {
             return None;
         }
         let (kind @ FlightKind::Look, request) = self.step_before(now, fresh)? else {
@@ -156,9 +194,17 @@ impl Contender {
         (self.flights, request)
     }
 
-    /// What comes before an attempt.
+    /// What comes before an attempt: a look, unless what was seen last is free by now.
     fn step_before(&self, now: Moment, claim: Nonce) -> Option<(FlightKind, Request)> {
-        if self.allowed { self.session_step(now, claim) } else { Some(self.look()) }
+        if !self.allowed || self.known_since == Some(News::MayHaveChanged) {
+            return Some(self.look());
+        }
+        self.session_step(now, claim).or_else(|| {
+            let attempts = self.known_since == Some(News::MayBeFree)
+                || self.sight.due(now, &self.settings) <= now
+                || self.session_is_over(now);
+            (!attempts).then(|| self.look())
+        })
     }
 
     /// Reads the lease itself, too, while a session stands in the way: it may change hands
@@ -209,7 +255,10 @@ impl Contender {
         let flight = self.flight.take_if(|flight| flight.id == id)?;
         if answer.error().is_none() {
             self.failures = 0;
+            self.reads_alone = false;
             self.trouble = None;
+            let latency = now.since(flight.sent);
+            self.usual_latency = Some((self.usual_latency.unwrap_or(latency) * 7 + latency) / 8);
         }
         if self.over {
             self.late(now, flight.kind, answer);
@@ -225,6 +274,10 @@ impl Contender {
                 if record.as_ref().is_some_and(|record| record.is_of(claim)) {
                     self.strays.push(Stray { claim, sent: flight.sent });
                 }
+                if self.sight.is_due(flight.sent, &self.settings) {
+                    self.races_lost = self.races_lost.saturating_add(1);
+                }
+                self.attempted = true;
                 self.lost(now, record)
             }
             (FlightKind::Acquire { claim }, Answer::Acquire(Err(error))) => {
@@ -236,6 +289,7 @@ impl Contender {
                 None
             }
             (FlightKind::Look, Answer::Read(Ok(records))) => {
+                self.attempted = false;
                 let mut records = records.into_iter();
                 let before = self.attached_to().cloned();
                 let outcome = self.lost(now, records.next().flatten());
@@ -364,6 +418,7 @@ impl Contender {
 
     fn failed(&mut self, now: Moment, error: StoreError) {
         self.failures += 1;
+        self.reads_alone = error.is_about_a_record();
         self.trouble = Some(error);
         self.next_at = now + self.backoff();
     }
@@ -372,19 +427,41 @@ impl Contender {
         self.random.backoff(self.failures, self.settings.renew_interval)
     }
 
-    /// When to look again: at the next poll, or when the record in sight is due.
+    /// When to look again: after the look interval, or when the record in sight is due.
     fn schedule(&mut self, now: Moment) {
-        let poll = now + self.random.around(self.settings.renew_interval);
-        let woken = std::mem::take(&mut self.woken);
-        let due = if woken { now } else { self.due(now) };
+        let look_interval = self.pace.look_interval(&self.settings, self.allowed);
+        let look_at = now + self.random.around(look_interval);
+        self.known_since = self.news.take();
+        if let Some(news) = self.known_since {
+            self.vain = 0;
+            let is_push = news == News::MayHaveChanged;
+            // Pushes come in bursts.
+            let pause = if is_push { self.random.around(RETRY_PAUSE) } else { Duration::ZERO };
+            self.next_at = now + pause;
+            return;
+        }
+        let due = self.due(now);
         // Never in a tight loop: the loser of a race, or a store that is late with an expiry.
-        self.vain = if due <= now && !woken { self.vain.saturating_add(1) } else { 0 };
+        self.vain = if due <= now { self.vain.saturating_add(1) } else { 0 };
         let pause = match self.vain {
-            0 | 1 => self.random.around(RETRY_PAUSE),
+            1 if self.attempted => self.random.around(RETRY_PAUSE),
+            0 | 1 => Duration::ZERO,
             vain => self.random.backoff(vain - 1, self.settings.renew_interval),
         };
-        let earliest = now + pause;
-        self.next_at = poll.min(due.max(earliest));
+        // All who wait for this record are due at the same moment.
+        self.next_at = look_at.min(due.max(now + pause) + self.spread());
+    }
+
+    /// A random part of the time over which contenders spread their attempts.
+    fn spread(&mut self) -> Duration {
+        let most = self.herd_pause();
+        self.random.up_to(most)
+    }
+
+    /// Some latencies, doubled with each race that was lost.
+    fn herd_pause(&self) -> Duration {
+        let latencies = SPREAD_LATENCIES << self.races_lost.min(SPREAD_DOUBLINGS);
+        (self.usual_latency.unwrap_or_default() * latencies).min(self.settings.ttl / 100)
     }
 
     /// When there will be something to do about what is in sight.
@@ -409,17 +486,30 @@ impl Contender {
         self.allowed = yes;
     }
 
-    /// Takes its next step at once.
+    /// Attempts to take the lease at once.
     pub(super) fn resume(&mut self, now: Moment) {
+        self.known_since = Some(News::MayBeFree);
         self.next_at = now;
         self.vain = 0;
     }
 
-    /// The store says that the lease may be free.
+    /// The store says that the record may have changed: looks at it, unless the store is failing.
     pub(super) fn woken(&mut self, now: Moment) {
         if self.flight.is_some() {
-            self.woken = true;
+            self.news.get_or_insert(News::MayHaveChanged);
         } else if self.failures == 0 {
+            self.known_since = Some(News::MayHaveChanged);
+            self.next_at = self.next_at.min(now);
+        }
+    }
+
+    /// Somebody knows that the lease may be free: attempts to take it at once, unless the store is
+    /// failing.
+    pub(super) fn hurry(&mut self, now: Moment) {
+        if self.flight.is_some() {
+            self.news = Some(News::MayBeFree);
+        } else if self.failures == 0 {
+            self.known_since = Some(News::MayBeFree);
             self.next_at = self.next_at.min(now);
         }
     }
@@ -511,4 +601,8 @@ impl Contender {
 }
 
 const STRAYS_MAX: usize = 8;
+/// Before the next step when the last one was an attempt, or another change was pushed meanwhile.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
+/// Over how many latencies contenders spread their attempts at first, and how often that doubles.
+const SPREAD_LATENCIES: u32 = 8;
+const SPREAD_DOUBLINGS: u32 = 3;

@@ -9,34 +9,42 @@
 //! stop budget` the lease is lost and the work must stop; at `sent + ttl − margin` it must have
 //! stopped, and a watchdog sees to it.
 //!
-//! **Refused is final, unanswered is not.** A refusal ends the tenure at once. A renewal without an
-//! answer is tried again until the deadline, and its nonce is kept: the record may carry it.
+//! **Refused is final, unanswered is not.** A refusal ends the tenure at once, unless it shows one of
+//! our own renewals. A renewal without an answer is [hedged](renewals): until the deadline, others
+//! follow it while it is still under way.
 
 mod contend;
 mod holding;
 mod litter;
+mod pace;
 mod random;
+mod renewals;
 mod session;
 mod sight;
 mod wish;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 pub use random::Random;
 pub use session::{AttachId, Session, SessionEvent, SessionFlight};
 pub use wish::Wish;
 
-use crate::backend::{Answer, Renewed, Request, StoreError};
+use crate::backend::{Answer, Renewed, Request, StoreError, StoreInfo};
 use crate::clock::Moment;
 use crate::record::{Holder, Nonce, Record, Token};
+use crate::settings::Rule;
 use crate::{LeaseName, Loss, Settings};
 use contend::Contender;
-use holding::{Holding, Step, Tenancy, deadlines, renew_at};
+use holding::{Holding, Tenancy};
+use pace::Pace;
+use renewals::Refusal;
 use wish::{Outcome, Win};
 
 /// One tenure of one lease.
 pub struct Keeper {
     settings: Settings,
+    pace: Pace,
     random: Random,
     contender: Contender,
     phase: Phase,
@@ -87,6 +95,12 @@ pub struct Deadlines {
     pub kill: Moment,
 }
 
+impl Deadlines {
+    fn max(self, other: Self) -> Self {
+        Self { lost: self.lost.max(other.lost), kill: self.kill.max(other.kill) }
+    }
+}
+
 enum Phase {
     Contending,
     Held(Holding),
@@ -104,12 +118,25 @@ impl Keeper {
         let contender = Contender::new(wish, settings.clone(), random.next(), now);
         Self {
             settings,
+            pace: Pace::POLLED,
             random,
             contender,
             phase: Phase::Contending,
             events: VecDeque::new(),
             called: now,
         }
+    }
+
+    /// Keeps the pace that suits this store; without it, that of a server that does not push.
+    pub fn at_store(mut self, store: &StoreInfo) -> Self {
+        self.pace = Pace::of(store);
+        self.contender.keep_pace(self.pace);
+        self
+    }
+
+    /// How long an answer to a renewal may take before it comes too late to count.
+    pub fn renew_timeout(&self) -> Duration {
+        self.pace.renew_timeout(&self.settings)
     }
 
     /// What to send now, if anything. `fresh` must have been drawn for this very call. Call again
@@ -128,9 +155,10 @@ impl Keeper {
             }
             Phase::Held(holding) => {
                 let name = &self.contender.wish().name;
+                let (settings, random) = (&self.settings, &mut self.random);
                 // A session that was taken over on the way may still have to be given back.
                 holding
-                    .poll(now, fresh, name, &self.settings)
+                    .poll(now, fresh, name, settings, self.pace, random)
                     .or_else(|| self.contender.poll_litter(now))
             }
             Phase::Stopping(_) | Phase::Done => None,
@@ -178,92 +206,54 @@ impl Keeper {
 
     fn won(&mut self, now: Moment, win: Win) {
         let Win { claim, token, sent, note, former } = win;
-        let deadlines = deadlines(&self.settings, sent);
-        self.phase = Phase::Held(Holding {
-            token,
-            tenancy: Tenancy { claim, known: vec![claim] },
-            deadlines,
-            renew_at: renew_at(&self.settings, &mut self.random, sent).max(now),
-            step: Step::Resting,
-            failures: 0,
-            note: None,
-        });
+        let holding = Holding::new(token, claim, sent, now, &self.settings, &mut self.random);
+        let deadlines = holding.deadlines;
+        self.phase = Phase::Held(holding);
         self.events.push_back(Event::Won { token, claim, note, former, deadlines });
     }
 
     fn renewed(&mut self, now: Moment, flight: u64, answer: Result<Renewed, StoreError>) {
         let Phase::Held(holding) = &mut self.phase else { return };
-        let Step::Sent { flight: expected, sent, nonce, note } = holding.step else { return };
-        if flight != expected {
-            return;
-        }
-        holding.step = Step::Resting;
-        // A layer below may have sent it twice: then this is the answer to the second.
-        let answer = match answer {
-            Ok(Renewed::Refused(Some(record)))
-                if record.token == holding.token
-                    && record.holder.as_ref().is_some_and(|holder| {
-                        holder.claim == Some(holding.tenancy.claim) && holder.nonce == Some(nonce)
-                    }) =>
-            {
-                Ok(Renewed::Yes)
-            }
-            answer => answer,
+        let Some(nonce) = holding.renewals.under_way(flight) else { return };
+        let record = match answer {
+            Ok(Renewed::Yes) => return self.confirm(now, nonce),
+            // It may stand in the record all the same.
+            Err(_) => return holding.renewals.fail(nonce),
+            Ok(Renewed::Refused(record)) => record,
         };
-        match answer {
-            Ok(Renewed::Yes) => {
-                let sent = if self.settings.obeys(crate::settings::Rule::DeadlineFromSend) {
-                    sent
-                } else {
-                    now
-                };
-                holding.tenancy.known = vec![nonce];
-                holding.failures = 0;
-                holding.deadlines = deadlines(&self.settings, sent);
-                holding.renew_at = renew_at(&self.settings, &mut self.random, sent).max(now);
-                self.events.push_back(Event::Renewed(holding.deadlines));
-                if let Some(number) = note {
-                    holding.note.take_if(|(waiting, _)| *waiting == number);
-                    self.events.push_back(Event::NoteWritten(number));
-                }
-                if holding.note.is_some() {
-                    holding.renew_at = now;
-                }
-                // A slow yes may be no use any more.
-                self.tick(now);
+        match holding.renewals.judge(nonce, holding.token, record.as_ref()) {
+            Refusal::Applied => self.confirm(now, nonce),
+            Refusal::Overtaken if self.settings.obeys(Rule::OwnRenewalIsNoThief) => {
+                holding.renewals.fail(nonce);
             }
-            Ok(Renewed::Refused(record)) => {
-                let loss = why_refused(record);
-                self.lose(loss, false);
-            }
-            Err(_) => {
-                // It may stand in the record; so may each of the earlier ones.
-                holding.tenancy.known.push(nonce);
-                holding.failures += 1;
-                let pause = self.random.backoff(holding.failures, self.settings.renew_interval);
-                holding.renew_at = now + pause;
-            }
+            Refusal::Overtaken | Refusal::Final => self.lose(why_refused(record), false),
         }
+    }
+
+    fn confirm(&mut self, now: Moment, nonce: Nonce) {
+        let Phase::Held(holding) = &mut self.phase else { return };
+        let Some(note) = holding.confirm(now, nonce, &self.settings, &mut self.random) else {
+            return;
+        };
+        self.events.push_back(Event::Renewed(holding.deadlines));
+        self.events.extend(note.map(Event::NoteWritten));
+        // A slow yes may be no use any more.
+        self.tick(now);
     }
 
     /// The guarded side gave a sign of life.
     pub fn pong(&mut self, now: Moment) {
         self.tick(now);
-        if let Phase::Held(holding) = &mut self.phase
-            && matches!(holding.step, Step::Asked)
-        {
-            holding.step = Step::Ready;
+        if let Phase::Held(holding) = &mut self.phase {
+            holding.pong();
         }
     }
 
     /// The guarded side gave no sign of life, now: it is asked again until the deadline.
     pub fn silent(&mut self, now: Moment) {
         self.tick(now);
-        if let Phase::Held(holding) = &mut self.phase
-            && matches!(holding.step, Step::Asked)
-        {
-            let pause = self.random.around(self.settings.renew_interval / 8);
-            holding.step = Step::Silent(now + pause);
+        if let Phase::Held(holding) = &mut self.phase {
+            holding.silent_until(now + self.random.around(self.settings.renew_interval / 8));
         }
     }
 
@@ -292,11 +282,19 @@ impl Keeper {
         }
     }
 
-    /// The store says that the lease may be free.
+    /// The store says that the record may have changed.
     pub fn woken(&mut self, now: Moment) {
         self.tick(now);
         if matches!(self.phase, Phase::Contending) {
             self.contender.woken(now);
+        }
+    }
+
+    /// Somebody knows better than the store that the lease is free now.
+    pub fn hurry(&mut self, now: Moment) {
+        self.tick(now);
+        if matches!(self.phase, Phase::Contending) {
+            self.contender.hurry(now);
         }
     }
 
@@ -305,10 +303,7 @@ impl Keeper {
     pub fn write_note(&mut self, now: Moment, number: u64, note: Vec<u8>) {
         self.tick(now);
         if let Phase::Held(holding) = &mut self.phase {
-            holding.note = Some((number, note));
-            if matches!(holding.step, Step::Resting) {
-                holding.renew_at = now;
-            }
+            holding.write_note(now, number, note);
             self.tick(now);
         }
     }
@@ -360,14 +355,14 @@ impl Keeper {
         if now >= holding.deadlines.lost {
             let loss = if stood_still {
                 Loss::Paused
-            } else if matches!(holding.step, Step::Asked | Step::Silent(_)) {
+            } else if holding.is_unresponsive() {
                 Loss::Unresponsive
             } else {
                 Loss::Expired
             };
             self.lose(loss, true);
         } else if holding.ask_at().is_some_and(|at| now >= at) {
-            holding.step = Step::Asked;
+            holding.ask();
             self.events.push_back(Event::Ping);
         }
     }

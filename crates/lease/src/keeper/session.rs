@@ -13,9 +13,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::contend::Contender;
 use super::litter::Litter;
+use super::pace::Pace;
 use super::wish::{Outcome, Win};
 use super::{Event, Keeper, Random, Wish};
-use crate::backend::{Answer, Request};
+use crate::backend::{Answer, Request, StoreInfo};
 use crate::clock::Moment;
 use crate::record::{Nonce, Owner, SessionRef, Token};
 use crate::{LeaseName, Loss, Settings};
@@ -25,6 +26,7 @@ use waiting::{Waiting, Watched};
 /// A session and what is attached to it.
 pub struct Session {
     settings: Settings,
+    pace: Pace,
     owner: Owner,
     name: LeaseName,
     random: Random,
@@ -108,6 +110,7 @@ impl Session {
             name: wish.name.clone(),
             keeper: Keeper::new(wish, settings.clone(), random.next(), now),
             settings,
+            pace: Pace::POLLED,
             random,
             attached: BTreeMap::new(),
             next_id: 0,
@@ -121,6 +124,13 @@ impl Session {
             ending: false,
             events: VecDeque::new(),
         }
+    }
+
+    /// Keeps the pace that suits this store; as [`Keeper::at_store`].
+    pub fn at_store(mut self, store: &StoreInfo) -> Self {
+        self.pace = Pace::of(store);
+        self.keeper = self.keeper.at_store(store);
+        self
     }
 
     /// Begins to contend for an attached lease; `None` while the session itself is not held.
@@ -138,7 +148,8 @@ impl Session {
     fn new_attached(&mut self, now: Moment, wish: Wish) -> AttachId {
         let id = AttachId(self.next_id);
         self.next_id += 1;
-        let contender = Contender::new(wish, self.settings.clone(), self.random.next(), now);
+        let mut contender = Contender::new(wish, self.settings.clone(), self.random.next(), now);
+        contender.keep_pace(self.pace);
         let attached = Attached {
             contender,
             phase: Phase::Contending,
@@ -193,7 +204,7 @@ impl Session {
             SessionFlight::Waiting(number) => self.waiting_answer(now, number, answer),
             SessionFlight::Sweep(number) => {
                 if let Answer::Read(records) = answer {
-                    self.swept(now, number, records.ok());
+                    self.swept(now, number, records);
                 }
             }
         }
@@ -314,7 +325,7 @@ impl Session {
         self.tick(now);
         if let Some(attached) = self.attached.get_mut(&id) {
             attached.contender.allow(now, yes);
-            attached.contender.woken(now);
+            attached.contender.hurry(now);
         }
         self.index(id);
     }

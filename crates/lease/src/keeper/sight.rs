@@ -93,6 +93,11 @@ impl Sight {
         }
     }
 
+    /// Whether an attempt at this moment follows from what was seen: the record was free.
+    pub(super) fn is_due(&self, at: Moment, settings: &Settings) -> bool {
+        matches!(self, Self::Seen { .. }) && self.due(at, settings) <= at
+    }
+
     /// When there will be something to do about it.
     pub(super) fn due(&self, now: Moment, settings: &Settings) -> Moment {
         match self {

@@ -81,6 +81,7 @@ pub const COVERAGE: &[&str] = &[
     "acquire unanswered",
     "acquire applied, reply lost",
     "renewal unanswered",
+    "renewal hedged",
     "renewal refused",
     "lost: expired",
     "lost: deleted",

@@ -142,7 +142,7 @@ impl Contender {
     pub(in crate::keeper) fn session_ended(&mut self, now: Moment, ended: &SessionRef) {
         if let Some(session) = self.session.as_mut().filter(|session| session.session == *ended) {
             session.over = true;
-            self.woken(now);
+            self.hurry(now);
         }
     }
 

@@ -13,7 +13,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::{AttachId, Litter, Phase, Session, SessionEvent, SessionFlight};
-use crate::backend::Request;
+use crate::backend::{Request, StoreError};
 use crate::clock::Moment;
 use crate::keeper::{Deadlines, Event, why_refused};
 use crate::record::{Record, SessionRef};
@@ -22,26 +22,31 @@ use crate::{LeaseName, Settings};
 
 /// Where the sweep is.
 pub(super) struct Sweep {
-    /// What is still to be read in this sweep.
-    rest: VecDeque<Swept>,
+    /// What is still to be read in this sweep, a batch for each request.
+    batches: VecDeque<Vec<Swept>>,
+    reading: Option<Reading>,
     /// When the next sweep begins.
     again_at: Moment,
-    /// When to send the next batch.
+    /// When to send the next request.
     next_at: Moment,
-    flight: Option<(u64, Moment, Vec<Swept>)>,
     number: u64,
-    failures: u32,
+}
+
+/// The batch that is being read. While there is no answer, it is asked for again and again.
+struct Reading {
+    batch: Vec<Swept>,
+    /// The numbers of the requests under way, and when each was sent.
+    requests: VecDeque<(u64, Moment)>,
 }
 
 impl Default for Sweep {
     fn default() -> Self {
         Self {
-            rest: VecDeque::new(),
+            batches: VecDeque::new(),
+            reading: None,
             again_at: Moment::NEVER,
             next_at: Moment::NEVER,
-            flight: None,
             number: 0,
-            failures: 0,
         }
     }
 }
@@ -49,7 +54,12 @@ impl Default for Sweep {
 impl Sweep {
     /// When there is something to send.
     pub(super) fn due(&self) -> Moment {
-        if self.flight.is_some() { Moment::NEVER } else { self.next_at }
+        self.next_at
+    }
+
+    /// The batch is done with: the next one follows at once, the next sweep when it is time.
+    fn go_on(&mut self, now: Moment) {
+        self.next_at = if self.batches.is_empty() { self.again_at } else { now };
     }
 }
 
@@ -69,63 +79,75 @@ impl Swept {
 
 impl Session {
     pub(super) fn poll_sweep(&mut self, now: Moment) -> Option<(SessionFlight, Request)> {
-        if self.sweep.flight.is_some() || now < self.sweep.next_at {
+        if now < self.sweep.next_at {
             return None;
         }
-        if self.sweep.rest.is_empty() {
-            self.begin_sweep(now);
+        if self.sweep.reading.is_none() {
+            if self.sweep.batches.is_empty() {
+                self.begin_sweep(now);
+            }
+            let batch = self.sweep.batches.pop_front()?;
+            self.sweep.reading = Some(Reading { batch, requests: VecDeque::new() });
         }
-        let batch = self.sweep.rest.len().min(BATCH);
-        if batch == 0 {
-            return None;
+        let reading = self.sweep.reading.as_mut()?;
+        if reading.requests.len() == READS_MAX {
+            reading.requests.pop_front();
         }
-        let items: Vec<Swept> = self.sweep.rest.drain(..batch).collect();
-        let names = items.iter().map(|item| item.name().clone()).collect();
         self.sweep.number += 1;
-        self.sweep.flight = Some((self.sweep.number, now, items));
+        reading.requests.push_back((self.sweep.number, now));
+        let names = reading.batch.iter().map(|item| item.name().clone()).collect();
+        let most = self.settings.hedge_interval();
+        self.sweep.next_at = now + self.random.around(most).min(most);
         Some((SessionFlight::Sweep(self.sweep.number), Request::Read(names)))
     }
 
     fn begin_sweep(&mut self, now: Moment) {
-        self.sweep.again_at = now + self.random.around(self.settings.proof_interval / 4);
-        self.sweep.next_at = self.sweep.again_at;
         self.suspects.retain(|_, until| now < *until);
         let held = self.attached.iter().filter_map(|(id, attached)| match attached.phase {
             Phase::Held { .. } => Some(Swept::Held(*id, attached.contender.wish().name.clone())),
             _ => None,
         });
-        self.sweep.rest.extend(held);
-        let held: BTreeSet<LeaseName> =
-            self.sweep.rest.iter().map(|item| item.name().clone()).collect();
+        let mut items: Vec<Swept> = held.collect();
+        let held: BTreeSet<LeaseName> = items.iter().map(|item| item.name().clone()).collect();
         let suspects = self.suspects.keys().filter(|name| !held.contains(*name)).cloned();
-        self.sweep.rest.extend(suspects.map(Swept::Suspect));
+        items.extend(suspects.map(Swept::Suspect));
+        self.sweep.again_at = if items.is_empty() { Moment::NEVER } else { self.sweep_at(now) };
+        self.sweep.next_at = self.sweep.again_at;
+        self.sweep.batches = items.chunks(BATCH).map(<[Swept]>::to_vec).collect();
     }
 
     pub(super) fn sweep_soon(&mut self, now: Moment) {
         if self.sweep.next_at == Moment::NEVER {
-            self.sweep.next_at = now + self.random.around(self.settings.proof_interval / 4);
+            self.sweep.next_at = self.sweep_at(now);
         }
     }
 
-    /// Takes the records in that a sweep has read; `None`: it was not answered.
-    pub(super) fn swept(&mut self, now: Moment, number: u64, records: Option<Vec<Option<Record>>>) {
-        let Some((_, sent, items)) =
-            self.sweep.flight.take_if(|(expected, _, _)| *expected == number)
-        else {
+    /// When the sweep after one that begins now begins. An outage of half a ttl that begins just
+    /// before it, and one more request, must fit into what is left of the proof interval.
+    fn sweep_at(&mut self, now: Moment) -> Moment {
+        now + self.random.around(self.settings.proof_interval / 5)
+    }
+
+    /// Takes the records in that a sweep has read.
+    pub(super) fn swept(
+        &mut self,
+        now: Moment,
+        number: u64,
+        records: Result<Vec<Option<Record>>, StoreError>,
+    ) {
+        let Some(reading) = &mut self.sweep.reading else { return };
+        let Some(index) = reading.requests.iter().position(|(sent, _)| *sent == number) else {
             return;
         };
-        let Some(records) = records else {
-            self.sweep.failures += 1;
-            let most = self.settings.proof_interval / 8;
-            self.sweep.next_at = now + self.random.backoff(self.sweep.failures, most);
-            for item in items.into_iter().rev() {
-                self.sweep.rest.push_front(item);
-            }
-            return;
+        let Some((_, sent)) = reading.requests.remove(index) else { return };
+        let records = match records {
+            Ok(records) => records,
+            Err(error) if !error.is_about_a_record() => return,
+            Err(_) => return self.split_batch(now),
         };
-        self.sweep.failures = 0;
-        self.sweep.next_at = if self.sweep.rest.is_empty() { self.sweep.again_at } else { now };
-        for (item, record) in items.into_iter().zip(records) {
+        let Some(Reading { batch, .. }) = self.sweep.reading.take() else { return };
+        self.sweep.go_on(now);
+        for (item, record) in batch.into_iter().zip(records) {
             match item {
                 Swept::Held(id, _) => {
                     self.prove(sent, id, record);
@@ -134,6 +156,18 @@ impl Session {
                 Swept::Suspect(name) => self.give_back_orphan(now, name, record),
             }
         }
+    }
+
+    /// A record in the batch cannot be read, and the store does not say which: reads its halves. A
+    /// batch of one is left alone until the next sweep, so that its lease is lost and no other.
+    fn split_batch(&mut self, now: Moment) {
+        let Some(Reading { mut batch, .. }) = self.sweep.reading.take() else { return };
+        if batch.len() > 1 {
+            let second = batch.split_off(batch.len() / 2);
+            self.sweep.batches.push_front(second);
+            self.sweep.batches.push_front(batch);
+        }
+        self.sweep.go_on(now);
     }
 
     /// Releases a record that is attached to this very tenure of the session although nothing here
@@ -200,6 +234,8 @@ pub(super) fn proof_deadlines(settings: &Settings, proved: Moment) -> Deadlines 
     Deadlines { lost: kill - budget, kill }
 }
 
+/// How many requests for one batch may be under way.
+const READS_MAX: usize = 8;
 /// How many records one request reads at most.
 pub(super) const BATCH: usize = 1_000;
 /// How many names that were released lately are looked after at most.

@@ -299,6 +299,7 @@ impl<'a> World<'a> {
             }
             Happened::Lost(loss) => {
                 self.trace(|| format!("process {index} has lost it: {loss}"));
+                self.check_thief(index, &loss);
                 self.met(match loss {
                     Loss::Expired => "lost: expired",
                     Loss::Stolen { .. } => "lost: stolen",
@@ -319,6 +320,23 @@ impl<'a> World<'a> {
                 }
             }
             Happened::Done => self.begin_anew(index, now),
+        }
+    }
+
+    /// Nobody loses a tenure to itself: while the record is still this tenure's, no refusal may have
+    /// ended it. (An attached record stays when its session is lost.)
+    fn check_thief(&mut self, index: usize, loss: &Loss) {
+        let Some(token) = self.processes[index].active.filter(|_| !self.plan.sessions) else {
+            return;
+        };
+        let record = self.records.read(self.now, &self.lease);
+        let is_ours = record.is_some_and(|record| record.holder.is_some() && record.token == token);
+        if is_ours && matches!(loss, Loss::Stolen { .. } | Loss::Deleted) {
+            self.violations.push(Violation {
+                invariant: "nobody loses a tenure to itself",
+                at: self.now,
+                story: format!("process {index}, whose record has token {token}: {loss}"),
+            });
         }
     }
 
@@ -388,7 +406,14 @@ impl<'a> World<'a> {
         let life = self.processes[process].life;
         self.trace(|| format!("process {process} sends {request:?}"));
         self.check_permission(process, flight, &request);
-        let timeout = self.plan.settings.operation_timeout;
+        let timeout = match &request {
+            // Others follow it meanwhile.
+            Request::Renew(_) => self.plan.settings.held_for(),
+            _ => self.plan.settings.operation_timeout,
+        };
+        if matches!(&request, Request::Renew(renew) if renew.fresh_connection) {
+            self.met("renewal hedged");
+        }
         let local = self.processes[process].clock.read(self.now);
         let timeout_at = self.processes[process].clock.when(self.now, local + timeout);
         let error = StoreError::unavailable("no answer");
