@@ -43,7 +43,6 @@ fn defects_are_caught_where_leases_are_watched() {
     let catches = [
         (Defect::RenewKeepsVersion, "a_waiter_asks_seldom"),
         (Defect::RenewKeepsVersion, "takeover_is_refused_after_a_renewal"),
-        (Defect::LostWrites, "a_long_outage_ends_it_before_the_next"),
         (Defect::LostWrites, "a_lease_ends_after_its_ttl"),
         (Defect::ReadWrites, "attached_leases_die_with_their_session"),
         (Defect::TermKeptAtTakeover, "terms_rise_over_expiry"),

@@ -34,7 +34,7 @@ async fn a_waiter_is_woken(cx: Context) -> Checked {
         async {
             within(cx.slack(), "the watch stands", faults.counts().reached_wakes(1)).await?;
             // The wake-up makes it look once more; the next poll is counted from there.
-            let looked = faults.counts().reached(Operation::Acquire, 2);
+            let looked = faults.counts().reached(Operation::Read, 1);
             within(cx.slack(), "looked again", looked).await?;
             let freed = Moment::now();
             client.give_back(&held).await?;

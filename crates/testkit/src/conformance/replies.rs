@@ -1,6 +1,8 @@
 //! Unknown is not no, and not yes: a keeper whose store did not answer neither deposes itself nor
 //! leaves an orphan, and believes no longer than it may.
 
+use std::time::Duration;
+
 use tenure_lease::backend::Acquire;
 use tenure_lease::{Loss, Moment, Settings, Tenure};
 
@@ -102,8 +104,15 @@ async fn a_lost_reply_to_renew_deposes_nobody(cx: Context) -> Checked {
         }
         let lease = cx.lease(&faults.store(), &name, "a").settings(brisk.clone());
         let tenure = lease.acquire().await?;
+        let at_first = tenure.deadline();
         let sent = faults.counts().reached_sent(Operation::Renew, script.len() as u64 + 2);
         holds(&tenure, within(cx.ttl() + cx.slack(), "renewals", sent)).await??;
+        let confirmed = async {
+            while tenure.deadline() <= at_first {
+                sleep_until(Moment::now() + Duration::from_millis(10)).await;
+            }
+        };
+        holds(&tenure, confirmed).await?;
         let record = cx.client().await.record(&name).await?;
         ensure!(record.is_of(tenure.claim()) && record.token == tenure.token(), "it is {record:?}");
     }
@@ -117,7 +126,9 @@ async fn a_lost_reply_to_release_frees(cx: Context) -> Checked {
         faults.next(Operation::Release, fault.clone());
         let tenure = cx.lease(&faults.store(), &name, "a").acquire().await?;
         let begun = Moment::now();
-        within(cx.slack(), &format!("{fault:?}: given back"), tenure.release()).await?;
+        // Not only because the lease has run out.
+        let limit = tenure.time_to_stop() * 3 / 4;
+        within(limit, &format!("{fault:?}: given back"), tenure.release()).await?;
         twice(&cx, &fault, begun, faults.counts().sent(Operation::Release))?;
         cx.client().await.win(cx.request(&name, "b")).await?;
     }
@@ -165,6 +176,7 @@ async fn a_repeated_request_counts_once(cx: Context) -> Checked {
             "{answered:?}: {} attempts, {took:?}",
             faults.counts().sent(Operation::Acquire)
         );
+        ensure!(took < cx.ttl(), "{answered:?}: it waited {took:?} for its own claim to expire");
         let renewed = faults.counts().reached_sent(Operation::Renew, 3);
         let renewed = within(cx.ttl() + cx.slack(), "three renewals", renewed);
         holds(&tenure, renewed).await.map_err(|stop| annotate(answered, stop))??;

@@ -54,8 +54,7 @@ defects! {
     /// Whoever has the lease gets it once more.
     ReentrantForOwner: two_claims_of_one_process_are_two a_read_back_goes_by_the_claim;
     /// A no says only no.
-    LostWithoutRecord: lost_shows_the_record a_claim_wins_once
-        a_lost_reply_to_acquire_is_adopted a_repeated_request_counts_once;
+    LostWithoutRecord: lost_shows_the_record a_claim_wins_once a_repeated_request_counts_once;
     /// A refused attempt leaves a trace in the record.
     LostWrites: a_held_lease_is_not_given;
     /// A yes says only yes.
@@ -63,7 +62,9 @@ defects! {
     /// Readers do not learn whose claim it is.
     ClaimNotShown: lost_shows_the_record a_lost_reply_to_acquire_is_adopted;
     /// An absent record is created by everybody.
-    CreateIgnored: an_absent_record_is_not_created_unasked a_vanished_record_is_waited_out;
+    CreateIgnored: an_absent_record_is_not_created_unasked;
+    /// A deleted record looks like a released one.
+    DeletionLooksReleased: a_vanished_record_is_waited_out;
     /// That there was no record is no condition.
     ExpectedAbsentIgnored: expected_absent_is_obeyed a_keeper_obeys_what_was_expected;
     /// That it had a certain term is no condition.

@@ -93,6 +93,7 @@ pub const COVERAGE: &[&str] = &[
     "crash while active",
     "pause while active",
     "record deleted",
+    "store away",
     "permission withdrawn",
     "permission withdrawn while an acquisition was under way",
     "granted after the permission was withdrawn",

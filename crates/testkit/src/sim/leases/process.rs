@@ -23,6 +23,9 @@ pub(super) struct Process {
     pub(super) life: u64,
     /// Its runtime does not answer liveness calls for now.
     pub(super) unresponsive: bool,
+    /// Until then the store does not answer it, and what it sends is lost or waits.
+    pub(super) cut_until: Moment,
+    pub(super) cut_loses: bool,
     /// Whether it may take the lease, as far as it knows.
     pub(super) allowed: bool,
     /// It has won, and will decline that.

@@ -62,6 +62,8 @@ enum Step {
     Respond { process: usize },
     /// A process is allowed to take the lease, or not any more.
     Toggle { process: usize },
+    /// The store goes away again.
+    CutOff { process: usize },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -111,6 +113,8 @@ impl<'a> World<'a> {
                     wakes: 0,
                     life: 0,
                     unresponsive: false,
+                    cut_until: Moment::ZERO,
+                    cut_loses: false,
                     allowed,
                     declines: false,
                     acquiring: None,
@@ -229,6 +233,10 @@ impl<'a> World<'a> {
                 }
             }
             Step::Toggle { process } => self.toggle(process),
+            Step::CutOff { process } => {
+                let length = self.random.up_to(self.plan.settings.ttl);
+                self.cut_off(process, length);
+            }
             Step::Respond { process } => {
                 self.processes[process].unresponsive = false;
                 self.arrive_soon(process, Arrival::Pong);
@@ -421,6 +429,12 @@ impl<'a> World<'a> {
         self.at(timeout_at, Step::Arrive { process, life, arrival });
         let chance = if faults { self.random.within(0..100) } else { 100 };
         let (takes, fate) = match chance {
+            _ if self.now < self.processes[process].cut_until => {
+                match self.sent_while_cut_off(process) {
+                    Some(takes) => (takes, Fate::Answered),
+                    None => return,
+                }
+            }
             // Never arrives.
             0..5 => return,
             5..11 => (self.random.up_to(timeout), Fate::ReplyLost),
@@ -489,7 +503,8 @@ impl<'a> World<'a> {
         } else {
             let slow = self.has_faults() && self.random.percent(10);
             let timeout = self.plan.settings.operation_timeout;
-            let takes = self.random.up_to(if slow { timeout } else { Duration::from_millis(5) });
+            let most = if slow { timeout } else { Duration::from_millis(5) };
+            let takes = self.held_back(process, &answer) + self.random.up_to(most);
             let arrival = Arrival::Answer(flight, answer);
             self.at(self.now + takes, Step::Arrive { process, life, arrival });
         }

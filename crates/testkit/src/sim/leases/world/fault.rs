@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure_lease::Moment;
-use tenure_lease::backend::Request;
+use tenure_lease::backend::{Answer, Request};
 
 use super::super::process::Arrival;
 use super::{Step, World, session_name};
@@ -20,13 +20,54 @@ impl World<'_> {
     pub(super) fn fault(&mut self) {
         self.schedule_fault();
         let index = self.random.within(0..self.processes.len() as u64) as usize;
-        match self.random.within(0..10) {
+        match self.random.within(0..12) {
             0..4 => self.pause(index),
             4..6 => self.crash(index),
             6 => self.finish_work(index),
             7 => self.stop_responding(index),
-            _ => self.delete(),
+            8..10 => self.delete(),
+            _ => self.take_store_away(index),
         }
+    }
+
+    /// The store answers one process, or nobody, for a while; now and then again right after that.
+    fn take_store_away(&mut self, index: usize) {
+        let from = if self.random.percent(50) { index..index + 1 } else { 0..self.processes.len() };
+        let length = self.random.up_to(self.plan.settings.ttl);
+        self.trace(|| format!("the store is away for {length:?}, from processes {from:?}"));
+        self.met("store away");
+        for index in from {
+            self.cut_off(index, length);
+        }
+    }
+
+    pub(super) fn cut_off(&mut self, index: usize, length: Duration) {
+        let process = &mut self.processes[index];
+        process.cut_until = process.cut_until.max(self.now + length);
+        process.cut_loses = self.random.percent(50);
+        let again_at = process.cut_until + self.random.up_to(Duration::from_millis(2));
+        // Answers that were held back come out in between.
+        if self.random.percent(50) && again_at < Moment::ZERO + self.plan.faults_for {
+            self.at(again_at, Step::CutOff { process: index });
+        }
+    }
+
+    /// How long a request takes that is sent while the store is away, if it is not lost.
+    pub(super) fn sent_while_cut_off(&mut self, index: usize) -> Option<Duration> {
+        let process = &self.processes[index];
+        let back = process.cut_until.since(self.now);
+        let is_lost = process.cut_loses;
+        (!is_lost).then(|| back + self.random.up_to(Duration::from_millis(100)))
+    }
+
+    /// How much longer an answer takes because the store goes away before it has left.
+    pub(super) fn held_back(&mut self, index: usize, answer: &Answer) -> Duration {
+        let goes_away = matches!(answer, Answer::Renew(_)) && self.random.percent(1);
+        if goes_away && self.has_faults() {
+            let length = self.random.up_to(self.plan.settings.ttl);
+            self.cut_off(index, length);
+        }
+        self.processes[index].cut_until.since(self.now)
     }
 
     fn pause(&mut self, index: usize) {
