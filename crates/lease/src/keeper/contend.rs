@@ -461,7 +461,8 @@ impl Contender {
     /// Some latencies, doubled with each race that was lost.
     fn herd_pause(&self) -> Duration {
         let latencies = SPREAD_LATENCIES << self.races_lost.min(SPREAD_DOUBLINGS);
-        (self.usual_latency.unwrap_or_default() * latencies).min(self.settings.ttl / 100)
+        let most = SPREAD_MAX.min(self.settings.ttl / 100);
+        (self.usual_latency.unwrap_or_default() * latencies).min(most)
     }
 
     /// When there will be something to do about what is in sight.
@@ -606,3 +607,4 @@ const RETRY_PAUSE: Duration = Duration::from_millis(5);
 /// Over how many latencies contenders spread their attempts at first, and how often that doubles.
 const SPREAD_LATENCIES: u32 = 8;
 const SPREAD_DOUBLINGS: u32 = 3;
+const SPREAD_MAX: Duration = Duration::from_millis(150);

@@ -141,6 +141,23 @@ impl Holding {
         Some((Renewals::flight(nonce), Request::Renew(request)))
     }
 
+    /// A renewal has no answer, and will have none. Where renewals are not hedged, the next one
+    /// follows soon.
+    pub(super) fn fail(
+        &mut self,
+        now: Moment,
+        nonce: Nonce,
+        settings: &Settings,
+        pace: Pace,
+        random: &mut Random,
+    ) {
+        let unconfirmed = u32::try_from(self.renewals.unconfirmed()).unwrap_or(u32::MAX);
+        self.renewals.fail(nonce);
+        if !pace.hedges() && matches!(self.step, Step::Resting) {
+            self.renew_at = now + random.backoff(unconfirmed, settings.hedge_interval());
+        }
+    }
+
     /// The store has confirmed a renewal. Returns the number of the note that now stands in the
     /// record; `None` outside: a later renewal was confirmed before, so nothing changes.
     pub(super) fn confirm(

@@ -218,7 +218,7 @@ impl Keeper {
         let record = match answer {
             Ok(Renewed::Yes) => return self.confirm(now, nonce),
             // It may stand in the record all the same.
-            Err(_) => return holding.renewals.fail(nonce),
+            Err(_) => return holding.fail(now, nonce, &self.settings, self.pace, &mut self.random),
             Ok(Renewed::Refused(record)) => record,
         };
         match holding.renewals.judge(nonce, holding.token, record.as_ref()) {

@@ -22,6 +22,11 @@ impl Pace {
         Self { is_local: store.is_local(), pushes: store.pushes }
     }
 
+    /// Whether a renewal is followed by others while it is under way.
+    pub(super) fn hedges(self) -> bool {
+        !self.is_local
+    }
+
     /// How long a renewal may be unconfirmed before the next one is sent, when this many before it
     /// are unconfirmed too: a few times the store's usual latency, then doubling up to the hedge
     /// interval.
@@ -50,8 +55,7 @@ impl Pace {
         if is_urgent { settings.look_interval() } else { settings.renew_interval }
     }
 
-    /// How long a request may go unanswered before it counts as unanswered. A renewal is hedged
-    /// instead, and its answer counts until the deadline.
+    /// How long the answer to a renewal counts: until the deadline, where others follow it meanwhile.
     pub(super) fn renew_timeout(self, settings: &Settings) -> Duration {
         if self.is_local { settings.operation_timeout } else { settings.held_for() }
     }

@@ -9,7 +9,9 @@ use crate::record::Owner;
 
 mod attached;
 mod hedged;
+mod herd;
 mod standby;
+mod unreadable;
 
 const TTL: Duration = Duration::from_secs(10);
 

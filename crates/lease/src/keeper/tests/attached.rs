@@ -4,15 +4,15 @@ use super::*;
 use crate::record::SessionRef;
 
 /// A session, and what it has asked for.
-struct Node {
-    session: Session,
+pub(super) struct Node {
+    pub(super) session: Session,
     drawn: u128,
     asked: Vec<(Moment, Request)>,
-    events: Vec<SessionEvent>,
+    pub(super) events: Vec<SessionEvent>,
 }
 
 impl Node {
-    fn new(records: &mut MemoryRecords, node: &str, number: u64) -> Self {
+    pub(super) fn new(records: &mut MemoryRecords, node: &str, number: u64) -> Self {
         let owner = Owner { name: node.into(), incarnation: number };
         let wish = Wish::new(name(node), owner);
         let session = Session::new(wish, Settings::new(TTL), number, Moment::ZERO);
@@ -22,7 +22,7 @@ impl Node {
         node
     }
 
-    fn attach(&mut self, now: Moment, lease: &str, allowed: bool) -> AttachId {
+    pub(super) fn attach(&mut self, now: Moment, lease: &str, allowed: bool) -> AttachId {
         let id = self.session.attach(now, name(lease), None).expect("the session is held");
         self.session.allow(now, id, allowed);
         id
@@ -36,10 +36,14 @@ impl Node {
     }
 
     /// Does all there is to do now.
-    fn run(&mut self, records: &mut MemoryRecords, now: Moment) {
+    pub(super) fn run(&mut self, records: &mut MemoryRecords, now: Moment) {
+        self.run_by(now, &mut |now, request| records.apply(now, request));
+    }
+
+    fn run_by(&mut self, now: Moment, store: &mut impl FnMut(Moment, Request) -> Answer) {
         loop {
             if let Some((flight, request)) = self.poll(now) {
-                self.session.answer(now, flight, records.apply(now, request));
+                self.session.answer(now, flight, store(now, request));
             } else if let Some(event) = self.session.next_event() {
                 if event == SessionEvent::Session(Event::Ping) {
                     self.session.pong(now);
@@ -52,15 +56,24 @@ impl Node {
     }
 
     /// Lets time pass until then.
-    fn run_until(&mut self, records: &mut MemoryRecords, end: Moment) {
-        while self.session.next_at() < end {
-            let now = self.session.next_at();
-            self.run(records, now);
-        }
-        self.run(records, end);
+    pub(super) fn run_until(&mut self, records: &mut MemoryRecords, end: Moment) {
+        self.run_until_by(end, |now, request| records.apply(now, request));
     }
 
-    fn won(&self, id: AttachId) -> bool {
+    /// The same, at a store that answers as it likes.
+    pub(super) fn run_until_by(
+        &mut self,
+        end: Moment,
+        mut store: impl FnMut(Moment, Request) -> Answer,
+    ) {
+        while self.session.next_at() < end {
+            let now = self.session.next_at();
+            self.run_by(now, &mut store);
+        }
+        self.run_by(end, &mut store);
+    }
+
+    pub(super) fn won(&self, id: AttachId) -> bool {
         let won = |event: &SessionEvent| match event {
             SessionEvent::Attached(of, Event::Won { .. }) => *of == id,
             _ => false,
