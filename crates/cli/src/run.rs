@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// Who holds the lease, for people [default: POD_NAME, HOSTNAME or the host's name]
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
-    /// How long the command may take to stop [default: ttl/5, at most 3s]
+    /// How long the command may take to stop [default: ttl/8, at most 3s]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     stop_budget: Option<Duration>,
     /// Wait while another holds the lease (the default)

@@ -3,7 +3,7 @@
 #[cfg(feature = "cluster")]
 mod failover;
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -25,13 +25,13 @@ pub(crate) struct Args {
     /// How long a tenure lasts after its last renewal
     #[arg(long, value_parser = duration::parse, default_value = "15s", value_name = "DURATION")]
     ttl: Duration,
-    /// How often the holder renews [default: ttl/3]
+    /// How often the holder renews [default: ttl/6]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     renew_interval: Option<Duration>,
-    /// How long one request to the store may take [default: ttl/4]
+    /// How long one request to the store may take, except renewals [default: ttl/4]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     operation_timeout: Option<Duration>,
-    /// How long the guarded work may take to stop [default: ttl/5, at most 3s]
+    /// How long the guarded work may take to stop [default: ttl/8, at most 3s]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     stop_budget: Option<Duration>,
     /// The safety distance for clock rates and short pauses [default: ttl/10]
@@ -62,7 +62,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
     if args.json {
         output::json(&timings)?;
     } else {
-        output::text(&timings.explain(&settings, store.as_ref()))?;
+        output::text(&timings.explain(store.as_ref()))?;
         #[cfg(feature = "cluster")]
         output::text(&format!("\n{}", timings.in_cluster))?;
     }
@@ -101,6 +101,10 @@ struct Timings {
     operation_timeout_ms: u64,
     stop_budget_ms: u64,
     margin_ms: u64,
+    /// How long a renewal has no answer, at most, before the next one is sent.
+    hedge_interval_ms: u64,
+    /// How often a waiter looks at the record, woken or not.
+    look_interval_ms: u64,
     /// The sum that must be less than the ttl.
     sum_ms: u64,
     slack_ms: u64,
@@ -121,6 +125,16 @@ struct Failover {
     at_most_ms: u64,
 }
 
+impl fmt::Display for Failover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at_least_ms, at_most_ms } = *self;
+        if at_least_ms == 0 {
+            return write!(f, "up to {}", shown(at_most_ms));
+        }
+        write!(f, "{} to {}", shown(at_least_ms), shown(at_most_ms))
+    }
+}
+
 /// How long after the store was last reached.
 #[derive(Serialize)]
 struct Outage {
@@ -139,29 +153,35 @@ impl Timings {
         let Settings { ttl, renew_interval, operation_timeout, stop_budget, margin, .. } =
             *settings;
         let sum = renew_interval + operation_timeout + stop_budget + margin;
-        // A contender polls at about the renew interval, spread by a fifth.
-        let poll = renew_interval + renew_interval / 5;
-        let detect = if store.is_some_and(|store| store.pushes) { Duration::ZERO } else { poll };
-        let ttls = store.map_or(1, |store| store.frees_after_ttls);
-        let after_crash = if is_local(store) {
-            Failover { at_least_ms: 0, at_most_ms: millis(LOCAL) }
+        let frees_after = ttl * store.map_or(1, |store| store.frees_after_ttls);
+        let is_local = store.is_some_and(StoreInfo::is_local);
+        let (after_crash, after_release) = if is_local {
+            let at_most_ms = millis(LOCAL);
+            (Failover { at_least_ms: 0, at_most_ms }, Failover { at_least_ms: 0, at_most_ms })
         } else {
-            Failover {
-                at_least_ms: millis((ttl * ttls).saturating_sub(renew_interval)),
-                at_most_ms: millis(ttl * ttls + detect + operation_timeout),
-            }
+            let after_crash = Failover {
+                at_least_ms: millis(ttl.saturating_sub(renew_interval)),
+                at_most_ms: millis(frees_after + NOTICED),
+            };
+            (after_crash, Failover { at_least_ms: 0, at_most_ms: millis(NOTICED) })
         };
-        let after_release = if is_local(store) {
-            Failover { at_least_ms: 0, at_most_ms: millis(LOCAL) }
+        // A local store has no connections that could hang: a renewal is sent again when it has
+        // timed out.
+        let (hedge_interval, survived) = if is_local {
+            (operation_timeout, ttl - sum)
         } else {
-            Failover { at_least_ms: 0, at_most_ms: millis(detect + operation_timeout) }
+            (settings.hedge_interval(), settings.outage_survived())
         };
+        let pushes = store.is_some_and(|store| store.pushes);
+        let look_interval = if pushes { renew_interval } else { settings.look_interval() };
         Self {
             ttl_ms: millis(ttl),
             renew_interval_ms: millis(renew_interval),
             operation_timeout_ms: millis(operation_timeout),
             stop_budget_ms: millis(stop_budget),
             margin_ms: millis(margin),
+            hedge_interval_ms: millis(hedge_interval),
+            look_interval_ms: millis(look_interval),
             sum_ms: millis(sum),
             slack_ms: millis(ttl - sum),
             held_for_ms: millis(settings.held_for()),
@@ -169,7 +189,7 @@ impl Timings {
             after_crash,
             after_release,
             store_outage: Outage {
-                survived_ms: millis(ttl - sum),
+                survived_ms: millis(survived),
                 held_ms: millis(settings.held_for()),
                 stopped_ms: millis(settings.kill_after()),
             },
@@ -178,46 +198,47 @@ impl Timings {
         }
     }
 
-    fn explain(&self, settings: &Settings, store: Option<&StoreInfo>) -> String {
-        let Settings { ttl, renew_interval, operation_timeout, stop_budget, margin, .. } =
-            *settings;
-        let shown = |millis| format!("{:?}", Duration::from_millis(millis));
-        let mut text = format!(
-            "ttl                {ttl:?}\nrenew interval     {renew_interval:?}\n\
-             operation timeout  {operation_timeout:?}\nstop budget        {stop_budget:?}\n\
-             margin             {margin:?}\n\n{renew_interval:?} + {operation_timeout:?} + \
-             {stop_budget:?} + {margin:?} = {} < {ttl:?}: one renewal may time out, the next one \
-             has {} of slack.\n\n",
+    fn explain(&self, store: Option<&StoreInfo>) -> String {
+        let mut text = String::new();
+        for (name, value) in [
+            ("ttl", self.ttl_ms),
+            ("renew interval", self.renew_interval_ms),
+            ("operation timeout", self.operation_timeout_ms),
+            ("stop budget", self.stop_budget_ms),
+            ("margin", self.margin_ms),
+            ("hedge interval", self.hedge_interval_ms),
+            ("look interval", self.look_interval_ms),
+        ] {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{name:<19}{}", shown(value));
+        }
+        let _ = writeln!(
+            text,
+            "\n{} + {} + {} + {} = {} < {}: one request may time out, and {} are left for the \
+             next.\n",
+            shown(self.renew_interval_ms),
+            shown(self.operation_timeout_ms),
+            shown(self.stop_budget_ms),
+            shown(self.margin_ms),
             shown(self.sum_ms),
+            shown(self.ttl_ms),
             shown(self.slack_ms),
         );
-        let kind = store.map_or("any", |store| store.kind);
-        let crash = if is_local(store) {
-            "the kernel frees a dead holder's lock, under `tenure run` when its command has ended too"
-                .to_owned()
-        } else {
-            let frees = store.map_or(1, |store| store.frees_after_ttls);
-            format!("the lease must run out ({frees} × ttl after the last renewal), and be noticed")
-        };
-        let release = match store {
-            Some(store) if store.pushes => "the store wakes who waits",
-            _ => "a store that pushes wakes who waits; otherwise it is noticed at the next poll",
-        };
-        let Failover { at_least_ms: crash_min, at_most_ms: crash_max } = self.after_crash;
         let Outage { survived_ms, held_ms, stopped_ms } = self.store_outage;
-        // Writing to a String cannot fail.
         let _ = write!(
             text,
-            "The next holder starts, on {kind} store:\n  \
-             after a crash    {} to {}: {crash}.\n  \
-             after a release  up to {}, as a rule one round trip: {release}.\n\
+            "The next holder starts, on {} store:\n  \
+             after a crash    {}: {}.\n  \
+             after a release  {}: {}.\n\
              When the store is away:\n  \
              up to {} are always survived: the holder works on, and renews when it is back.\n  \
              {} after its last renewal was sent, the lease counts as lost and the work stops;\n  \
              {} after it, the work has ended or is killed, {} before anybody else can start.",
-            shown(crash_min),
-            shown(crash_max),
-            shown(self.after_release.at_most_ms),
+            store.map_or("any", |store| store.kind),
+            self.after_crash,
+            why_after_crash(store),
+            self.after_release,
+            self.why_after_release(store),
             shown(survived_ms),
             shown(held_ms),
             shown(stopped_ms),
@@ -225,16 +246,40 @@ impl Timings {
         );
         text
     }
+
+    fn why_after_release(&self, store: Option<&StoreInfo>) -> String {
+        let looks = format!("who waits looks every {}", shown(self.look_interval_ms));
+        match store {
+            Some(store) if store.pushes => {
+                "the store wakes who waits, as a rule in one or two round trips".to_owned()
+            }
+            Some(_) => format!("{looks}, and the store does not wake it"),
+            None => format!("{looks}, unless the store wakes it: then one or two round trips"),
+        }
+    }
 }
 
-/// Whether the holder's end shows at once, because contenders are on the same machine.
-fn is_local(store: Option<&StoreInfo>) -> bool {
-    store.is_some_and(|store| store.kind == "file")
+fn why_after_crash(store: Option<&StoreInfo>) -> String {
+    if store.is_some_and(StoreInfo::is_local) {
+        return "the kernel frees a dead holder's lock, under `tenure run` when its command has \
+                ended too"
+            .to_owned();
+    }
+    let ttls = store.map_or(1, |store| store.frees_after_ttls);
+    format!("the lease must run out ({ttls} × ttl after the last renewal), and be noticed")
 }
 
+fn shown(millis: u64) -> String {
+    format!("{:?}", Duration::from_millis(millis))
+}
+
+/// To the nearest one: a ttl has parts that are fractions of it.
 fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from((duration.as_micros() + 500) / 1_000).unwrap_or(u64::MAX)
 }
 
+/// What it takes to notice that a lease is free: a look interval with its jitter, the pause that
+/// keeps many waiters from asking at once, and the round trips of a store that answers promptly.
+const NOTICED: Duration = Duration::from_secs(1);
 /// What waking and starting take on one machine, when it is not overloaded.
 const LOCAL: Duration = Duration::from_millis(100);

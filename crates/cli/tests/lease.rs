@@ -6,7 +6,7 @@ mod common;
 use std::process::Stdio;
 
 use common::*;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn json(dir: &Dir, command: &[&str], options: &[&str]) -> Value {
     let output = tenure()
@@ -149,12 +149,42 @@ fn raise_lifts_the_terms() {
 fn timings_add_up() {
     let output = tenure().args(["timings", "--ttl", "15s", "--json"]).output().unwrap();
     let timings: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(timings["sum_ms"], 13_250);
-    assert_eq!(timings["held_for_ms"], 10_500);
-    assert_eq!(timings["kill_after_ms"], 13_500);
+    for (name, millis) in [
+        ("sum_ms", 9_625),
+        ("slack_ms", 5_375),
+        ("hedge_interval_ms", 1_000),
+        ("look_interval_ms", 650),
+        ("held_for_ms", 11_625),
+        ("kill_after_ms", 13_500),
+    ] {
+        assert_eq!(timings[name], millis, "{name}");
+    }
+    assert_eq!(timings["store_outage"]["survived_ms"], 7_500, "half a ttl");
+    assert_eq!(timings["after_crash"], json!({ "at_least_ms": 12_500, "at_most_ms": 16_000 }));
+    assert_eq!(timings["after_release"], json!({ "at_least_ms": 0, "at_most_ms": 1_000 }));
     let output = tenure().args(["timings"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("5s + 3.75s + 3s + 1.5s = 13.25s < 15s"), "{text}");
+    for line in [
+        "2.5s + 3.75s + 1.875s + 1.5s = 9.625s < 15s",
+        "hedge interval     1s",
+        "after a crash    12.5s to 16s",
+        "who waits looks every 650ms, unless the store wakes it",
+        "up to 7.5s are always survived",
+        "11.625s after its last renewal was sent",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+}
+
+/// A local store has no connections, so a renewal is sent again only when it has timed out.
+#[test]
+fn timings_of_a_local_store() {
+    let dir = Dir::new("timings");
+    let timings = json(&dir, &["timings"], &["--ttl", "10s"]);
+    assert_eq!(timings["after_crash"]["at_most_ms"], 100);
+    assert_eq!(timings["hedge_interval_ms"], 2_500);
+    assert_eq!(timings["store_outage"]["survived_ms"], timings["slack_ms"]);
+    assert_eq!(timings["renew_interval_ms"], 1_667, "to the nearest millisecond");
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //!
 //! | model | what it is about |
 //! |---|---|
+//! | [`renewals`] | one tenure, several renewals of which overlap |
 //! | [`sessions`] | many leases that live and die with one renewed record |
 //! | [`verdict`] | which side of a split lives on |
 //! | [`formation`] | how a cluster comes to be, and comes back |
@@ -32,5 +33,6 @@ pub mod engine;
 pub mod formation;
 mod interner;
 mod node_set;
+pub mod renewals;
 pub mod sessions;
 pub mod verdict;

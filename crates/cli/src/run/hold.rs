@@ -43,7 +43,7 @@ pub(super) async fn run(
         .map_err(|error| Failure::system("cannot start a process", &error))?;
     let mut told: Option<i32> = None;
     let mut lost = false;
-    // Renewals come every ttl/3, and the deadline leaves far more room than one tick.
+    // Renewals come every ttl/6, and the deadline leaves far more room than one tick.
     let every = (settings.ttl / 40).clamp(Duration::from_millis(5), Duration::from_millis(250));
     let mut tick = tokio::time::interval(every);
     let (status, report) = loop {
