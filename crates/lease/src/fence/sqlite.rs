@@ -51,7 +51,7 @@ impl SqliteFence {
         }
     }
 
-    /// As [`SqliteFence::raise`], for a token that came another way: `TENURE_TOKEN` in the
+    /// As [`SqliteFence::raise`], for a token that came another way: `TENURE_TERM` and `TENURE_STEP` in the
     /// environment of a command, or the token of a shard.
     pub fn raise_token(
         token: Token,
