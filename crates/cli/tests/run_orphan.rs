@@ -23,12 +23,22 @@ fn begun(dir: &Dir, count: usize) {
 }
 
 /// Takes a holder out, again and again, while another waits.
-fn rounds_of(name: &str, options: &[&str], mut take_out: impl FnMut(&mut Process)) {
+fn rounds_of(name: &str, options: &[&str], take_out: impl FnMut(&mut Process)) {
+    rounds_of_job(name, options, &job(), rounds(), take_out);
+}
+
+fn rounds_of_job(
+    name: &str,
+    options: &[&str],
+    job: &str,
+    rounds: usize,
+    mut take_out: impl FnMut(&mut Process),
+) {
     let dir = Dir::new(name);
-    let mut holder = Process::start(&mut tenure_run(&dir, options, &job()));
+    let mut holder = Process::start(&mut tenure_run(&dir, options, job));
     begun(&dir, 1);
-    for round in 1..=rounds() {
-        let next = Process::start(&mut tenure_run(&dir, options, &job()));
+    for round in 1..=rounds {
+        let next = Process::start(&mut tenure_run(&dir, options, job));
         // Some rounds before the other one waits, some after.
         if round % 2 == 0 {
             until("it to wait", SOON, || (threads(next.pid()) > 1).then_some(()));
@@ -46,6 +56,11 @@ fn threads(pid: i32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
+/// What `pkill` compares with its pattern.
+fn command_name(pid: i32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default()
+}
+
 const QUICK: [&str; 4] = ["--ttl", "5s", "--stop-budget", "200ms"];
 const SHORT: [&str; 4] = ["--ttl", "2s", "--stop-budget", "200ms"];
 
@@ -59,6 +74,30 @@ fn the_guardian_killed_nothing_of_the_command_is_left_when_another_starts() {
     rounds_of("kill-guardian", &QUICK, |holder| {
         kill(holder.child(), libc::SIGKILL);
         assert_eq!(code(holder.end(SOON)), 137);
+    });
+}
+
+/// `pkill -9 tenure`: the guardian must not answer to that name.
+#[test]
+fn killed_by_name_nothing_of_the_command_is_left_when_another_starts() {
+    rounds_of("kill-by-name", &QUICK, |holder| {
+        let tree = [holder.pid(), holder.child()];
+        let named: Vec<i32> =
+            tree.into_iter().filter(|&pid| command_name(pid).contains("tenure")).collect();
+        assert!(named.contains(&holder.pid()));
+        named.into_iter().for_each(|pid| kill(pid, libc::SIGKILL));
+    });
+}
+
+/// The kernel kills the command with its guardian, and the lease is free only when the command, and
+/// what holds the descriptors that it inherited, are gone.
+#[test]
+fn killed_together_with_the_guardian_the_command_ends_before_another_starts() {
+    let job = format!("{PROBE} while :; do sleep 0.05; done");
+    rounds_of_job("kill-both", &QUICK, &job, rounds().max(20), |holder| {
+        let guardian = holder.child();
+        kill(holder.pid(), libc::SIGKILL);
+        kill(guardian, libc::SIGKILL);
     });
 }
 
@@ -113,5 +152,28 @@ fn stopped_and_continued_in_time_it_contends_again() {
     begun(&dir, 2);
     run.signal(libc::SIGTERM);
     assert_eq!(code(run.end(SOON)), 143);
+    check_log(&dir);
+}
+
+/// To process 1 of a namespace the kernel delivers no SIGKILL of a timer; the guardian is another one.
+#[test]
+#[allow(unsafe_code)]
+fn as_process_1_stopped_the_command_ends_before_another_starts() {
+    // SAFETY: takes nothing and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("skipped: only root can make a PID namespace");
+        return;
+    }
+    let dir = Dir::new("process-1");
+    let job = format!("{PROBE} trap '' TERM; while :; do sleep 0.05; done");
+    let inside = tenure_run(&dir, &SHORT, &job);
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+    command.arg(inside.get_program()).args(inside.get_args()).current_dir(dir.path());
+    let outside = Process::start(&mut command);
+    begun(&dir, 1);
+    let _next = Process::start(&mut tenure_run(&dir, &SHORT, &job));
+    kill(outside.child(), libc::SIGSTOP);
+    begun(&dir, 2);
     check_log(&dir);
 }

@@ -32,7 +32,7 @@ impl Guarded {
         // This very program, also if its file has been replaced since.
         let mut guardian = Command::new("/proc/self/exe");
         guardian
-            .arg0("tenure")
+            .arg0("lease-guardian")
             .arg(guardian::NAME)
             .arg(format!("--control={}", theirs.as_raw_fd()))
             .arg(format!("--parent={}", std::process::id()))
@@ -40,9 +40,7 @@ impl Guarded {
             .args(lifeline.iter().map(|fd| format!("--lifeline={}", fd.as_raw_fd())))
             .arg("--")
             .args(command)
-            .env("TENURE_TOKEN", tenure.token().term.to_string())
-            .env("TENURE_NAME", tenure.name().as_str())
-            .env("TENURE_OWNER", &tenure.owner().name);
+            .envs(super::environment(tenure));
         let mut inherited = vec![theirs.as_raw_fd()];
         inherited.extend(lifeline.iter().map(AsRawFd::as_raw_fd));
         sys::inherit(&mut guardian, inherited);

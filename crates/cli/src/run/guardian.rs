@@ -7,10 +7,16 @@
 //!   the first and killed before the second;
 //! * hears of `tenure`'s death twice, by a signal and by the end of their connection;
 //! * inherits every orphan of the command's descendants, and ends only when none of them is left;
-//! * holds the lifeline that the store gave, if it gave one: not before this process has ended is
-//!   the lease free;
+//! * holds the lifeline that the store gave, if it gave one, and hands it to the command: the lease is
+//!   free only when this process and every process that inherited the lifeline have ended;
+//! * has a name of its own, so that `pkill -9 tenure` leaves it to do its work;
 //! * has a kernel timer of its own, which kills it at the second deadline in case it is stopped
 //!   itself. The command dies with it, and `tenure`, which inherits the orphans then, ends them.
+//!
+//! If this process and `tenure` are killed in the same moment, the kernel kills the command
+//! (`PR_SET_PDEATHSIG`), and nobody is left to end what the command had started. The lifeline is why
+//! the lease is not free meanwhile: the kernel kills the command a moment *after* it has closed the
+//! guardian's descriptors, and a descendant may outlive both, for up to the ttl.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read, Write};
@@ -60,7 +66,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
 
 struct Guardian {
     control: UnixStream,
-    /// Open for as long as this process lives.
+    /// Open for as long as this process lives; the command has a copy.
     _lifeline: Option<OwnedFd>,
     signals: SignalFd,
     timer: BootTimer,
@@ -94,7 +100,7 @@ impl Guardian {
     /// Starts the command; `None` if it cannot or must not run any more.
     fn start(args: &Args) -> io::Result<Option<Self>> {
         sys::block_signals()?;
-        sys::set_name(c"tenure-guardian");
+        sys::set_name(c"lease-guardian");
         sys::become_subreaper()?;
         let lifeline = args.lifeline.map(sys::adopt).transpose()?;
         let mut control = UnixStream::from(sys::adopt(args.control)?);
@@ -119,6 +125,7 @@ impl Guardian {
         let mut command = Command::new(program);
         command.args(arguments);
         sys::tie_to_us(&mut command);
+        sys::inherit(&mut command, lifeline.iter().map(AsRawFd::as_raw_fd).collect());
         let command = match command.spawn() {
             Ok(child) => i32::try_from(child.id()).map_err(io::Error::other)?,
             Err(error) => {
@@ -191,12 +198,11 @@ impl Guardian {
                         self.deadlines = deadlines;
                         self.watchdog.arm(deadlines.dead);
                     }
-                    Some(Order::Stop(kill)) => {
-                        // A stop that was begun earlier keeps its end.
-                        if self.stop.is_none() {
-                            self.begin_stop(Cause::Ordered, kill);
-                        }
-                    }
+                    Some(Order::Stop(kill)) => match &mut self.stop {
+                        // A stop that has begun may end earlier, and never later.
+                        Some(stop) => stop.kill = stop.kill.min(kill),
+                        None => self.begin_stop(Cause::Ordered, kill),
+                    },
                     None => cause = Some(Cause::Orphaned),
                 },
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
