@@ -56,11 +56,6 @@ fn threads(pid: i32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// What `pkill` compares with its pattern.
-fn command_name(pid: i32) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default()
-}
-
 const QUICK: [&str; 4] = ["--ttl", "5s", "--stop-budget", "200ms"];
 const SHORT: [&str; 4] = ["--ttl", "2s", "--stop-budget", "200ms"];
 
@@ -80,13 +75,39 @@ fn the_guardian_killed_nothing_of_the_command_is_left_when_another_starts() {
 /// `pkill -9 tenure`: the guardian must not answer to that name.
 #[test]
 fn killed_by_name_nothing_of_the_command_is_left_when_another_starts() {
-    rounds_of("kill-by-name", &QUICK, |holder| {
-        let tree = [holder.pid(), holder.child()];
-        let named: Vec<i32> =
-            tree.into_iter().filter(|&pid| command_name(pid).contains("tenure")).collect();
-        assert!(named.contains(&holder.pid()));
-        named.into_iter().for_each(|pid| kill(pid, libc::SIGKILL));
+    rounds_of("kill-by-name", &QUICK, |holder| kill_matching(holder, "comm", "tenure"));
+}
+
+/// `pkill -9 -f mailer`: neither must it show the command's.
+#[test]
+fn killed_by_the_command_s_name_nothing_of_it_is_left_when_another_starts() {
+    let job = format!(": mailer; {}", job());
+    rounds_of_job("kill-by-command", &QUICK, &job, rounds(), |holder| {
+        kill_matching(holder, "cmdline", "mailer");
     });
+}
+
+/// `kill -9 %1` in a shell: the guardian is in another process group.
+#[test]
+#[allow(unsafe_code)]
+fn killed_with_its_process_group_nothing_of_the_command_is_left_when_another_starts() {
+    rounds_of("kill-group", &QUICK, |holder| {
+        let group = holder.pid();
+        // SAFETY: takes two numbers; the group is that of a process that the test started.
+        unsafe { libc::kill(-group, libc::SIGKILL) };
+        assert_eq!(code(holder.end(SOON)), 137);
+    });
+}
+
+/// Kills, of `tenure`, its guardian and the command, those in whose file of /proc this stands.
+fn kill_matching(holder: &Process, file: &str, pattern: &str) {
+    let guardian = holder.child();
+    let matching = [holder.pid(), guardian, only_child(guardian)].into_iter().filter(|pid| {
+        std::fs::read_to_string(format!("/proc/{pid}/{file}")).is_ok_and(|it| it.contains(pattern))
+    });
+    let matching: Vec<i32> = matching.collect();
+    assert!(matching.contains(&holder.pid()));
+    matching.into_iter().for_each(|pid| kill(pid, libc::SIGKILL));
 }
 
 /// The kernel kills the command with its guardian, and the lease is free only when the command, and
