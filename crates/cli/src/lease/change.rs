@@ -109,8 +109,8 @@ pub(super) async fn raise(args: &Raise) -> Result<(), Failure> {
     let target = &args.target;
     if args.above > ABOVE_MAX {
         return Err(Failure::usage(format!(
-            "--above {} leaves no term: stores keep signed 64-bit numbers, so the highest is \
-             {ABOVE_MAX}",
+            "--above {} leaves no terms for later tenures: stores keep signed 64-bit numbers; \
+             {ABOVE_MAX} is the highest that does",
             args.above
         )));
     }
@@ -177,5 +177,5 @@ fn moved_on(target: &Target) -> Failure {
     Failure::new(HELD, format!("{name} has changed meanwhile; look at it and try again"))
 }
 
-/// The highest term that `raise` can be above of.
-const ABOVE_MAX: u64 = i64::MAX as u64 - 1;
+/// Stores keep terms as signed 64-bit numbers, and each later tenure needs one.
+const ABOVE_MAX: u64 = i64::MAX as u64 - (1 << 32);
