@@ -1,6 +1,7 @@
 //! `tenure lease`: leases, for the people who look after them.
 
 mod change;
+mod list;
 mod view;
 mod watch;
 
@@ -11,7 +12,7 @@ use tenure_lease::{Record, Store};
 
 use crate::exit::{self, Failure};
 use crate::output;
-use crate::store::LeaseArgs;
+use crate::store::{LeaseArgs, StoreArgs};
 use view::View;
 
 /// Look at leases and repair them
@@ -26,6 +27,8 @@ pub(crate) struct Args {
 enum Command {
     /// Show who holds a lease, under which token, for how long, and its note
     Show(Target),
+    /// Show every lease of a store: who holds it, under which token, for how long
+    List(List),
     /// Print the lease now and each time its holder, token or note changes, until interrupted
     Watch(Target),
     /// Give a lease back in its holder's name
@@ -52,6 +55,15 @@ struct Target {
     #[command(flatten)]
     lease: LeaseArgs,
     /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+struct List {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Print JSON: an array of what `tenure lease show --json` prints of each
     #[arg(long)]
     json: bool,
 }
@@ -85,6 +97,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
     runtime.block_on(async {
         match args.command {
             Command::Show(target) => show(&target).await,
+            Command::List(args) => list::list(&args).await,
             Command::Watch(target) => watch::watch(&target).await,
             Command::Release(target) => change::release(&target).await,
             Command::Break(args) => change::break_lease(&args).await,
@@ -95,7 +108,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
 }
 
 async fn show(target: &Target) -> Result<(), Failure> {
-    let store = target.lease.store.look().await?;
+    let store = target.lease.store.look_shared().await?;
     let record = target.read(&store).await?;
     target.print(&store, record.as_ref())
 }

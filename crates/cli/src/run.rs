@@ -13,6 +13,8 @@ mod guarded;
 #[cfg(target_os = "linux")]
 mod guardian;
 mod hold;
+#[cfg(feature = "cluster")]
+mod metrics;
 #[cfg(not(target_os = "linux"))]
 mod portable;
 mod signals;
@@ -39,18 +41,27 @@ pub(crate) use sys::{PidFd, tie_to_us};
 
 /// Run a command while a lease is held
 ///
-/// Waits until the lease is held, then runs the command with TENURE_TOKEN (the term of the tenure:
-/// a number that only ever rises), TENURE_NAME and TENURE_OWNER in its environment. Of all `tenure
-/// run` with the same lease, on any machine that reaches the store, one at a time runs its command.
+/// Waits until the lease is held, then runs the command with TENURE_TERM and TENURE_STEP (the two
+/// numbers of the fencing token: compare the term, a number that only ever rises, and then the step,
+/// which is 0 here), TENURE_NAME and TENURE_OWNER in its environment; TENURE_TOKEN is the term, too.
+/// Of all `tenure run` with the same lease, on any machine that reaches the store, one at a time runs
+/// its command.
+///
+/// One at a time is not once: a cron job's command that ends soon may run on two replicas, one after
+/// the other. Put a worker behind it that runs for as long as its replica: `tenure run --lease
+/// etcd://10.0.0.1:2379/shop --name mailer -- /usr/local/bin/mailer`.
 ///
 /// When the command exits, what it left running is stopped, the lease is given back, and its exit
 /// code is passed on. When the lease is lost, everything that the command started gets SIGTERM, and
 /// SIGKILL before the stop budget is over; then `tenure` contends again. SIGTERM, SIGINT or SIGHUP to
-/// `tenure` stops the command in the same way, gives the lease back and exits.
+/// `tenure` stops the command in the same way, gives the lease back and exits; a second SIGTERM or
+/// SIGINT kills the command and exits at once. A store that does not answer then is not waited for
+/// longer than the stop budget: the lease runs out by itself.
 ///
 /// If `tenure` itself is killed (also with -9) or stopped, the command and all its descendants end
-/// before another can hold the lease. What no unprivileged program can end is a descendant that has
-/// become another user (sudo, su).
+/// before another can hold the lease: its guardian, `lease-guardian` in ps, sees to that. What no
+/// unprivileged program can end is a descendant that has become another user (sudo, su); and if
+/// `tenure` and the guardian are killed in the same moment, only the command itself dies at once.
 #[derive(clap::Args)]
 #[command(after_help = exit::HELP)]
 pub(crate) struct Args {
@@ -68,9 +79,13 @@ pub(crate) struct Args {
     /// Wait while another holds the lease (the default)
     #[arg(long, overrides_with = "no_wait")]
     wait: bool,
-    /// Exit with code 75 if another holds the lease
+    /// Exit with code 75 if another holds the lease, and with 69 if the store does not answer
     #[arg(long, overrides_with = "wait")]
     no_wait: bool,
+    /// Serve metrics for Prometheus at http://ADDRESS/metrics, such as 127.0.0.1:9464, and /alive
+    #[cfg(feature = "cluster")]
+    #[arg(long, value_parser = metrics::parse_address, value_name = "ADDRESS")]
+    metrics: Option<std::net::SocketAddr>,
     /// The command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -107,13 +122,21 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
 
 async fn run(args: Args, settings: Settings) -> Result<u8, Failure> {
     let mut signals = Signals::new().map_err(|error| Failure::system("signals", &error))?;
-    let store = args.lease.store.open().await?;
+    #[cfg(feature = "cluster")]
+    let _metrics = match args.metrics {
+        Some(address) => Some(metrics::serve(address).await?),
+        None => None,
+    };
+    let store = args.lease.store.open_shared().await?;
     settings.check_for(&store.info())?;
     let lease = lease(&store, &args, &settings);
     tokio::select! {
         biased;
         signal = signals.next() => return Ok(exit_code_of(signal)),
-        checked = store.preflight(args.lease.name.as_str()) => tolerate_outage(checked)?,
+        checked = store.preflight(args.lease.name.as_str()) => match args.no_wait {
+            true => checked?,
+            false => tolerate_outage(checked)?,
+        },
     }
     loop {
         let tenure = tokio::select! {
@@ -123,17 +146,58 @@ async fn run(args: Args, settings: Settings) -> Result<u8, Failure> {
         };
         let lifeline = sys::lifeline(&store, &tenure);
         let end = hold::run(&tenure, &settings, lifeline, &args.command, &mut signals).await;
-        tenure.release().await;
-        match end? {
-            End::Exited(code) => return Ok(code),
-            End::Signalled(signal) => return Ok(exit_code_of(signal)),
-            End::Lost => {}
+        let told = give_back(tenure, &settings, &end, &mut signals).await;
+        match (end?, told) {
+            (End::Exited(code), _) => return Ok(code),
+            (End::Signalled { signal, .. }, _) | (End::Lost, Some(signal)) => {
+                return Ok(exit_code_of(signal));
+            }
+            (End::Lost, None) => {}
         }
     }
 }
 
+/// Gives the lease back, unless the store does not answer for a stop budget or a signal comes, which
+/// it returns. A lease that is not given back runs out by itself.
+#[allow(clippy::disallowed_methods)] // It waits for the store, and not for ever.
+async fn give_back(
+    tenure: Tenure,
+    settings: &Settings,
+    end: &Result<End, Failure>,
+    signals: &mut Signals,
+) -> Option<i32> {
+    let name = tenure.name().clone();
+    let (told, patience) = match end {
+        Ok(End::Signalled { signal, hurry: true }) => (Some(*signal), HURRY),
+        Ok(End::Signalled { signal, .. }) => (Some(*signal), settings.stop_budget.max(HURRY)),
+        _ => (None, settings.stop_budget.max(HURRY)),
+    };
+    let next_signal = async {
+        match told {
+            Some(signal) => {
+                signals.next_urgent().await;
+                signal
+            }
+            None => signals.next().await,
+        }
+    };
+    let told = tokio::select! {
+        biased;
+        () = tenure.release() => return told,
+        signal = next_signal => Some(signal),
+        () = tokio::time::sleep(patience) => told,
+    };
+    tracing::warn!(lease = %name, "not given back: the store does not answer; it runs out by itself");
+    told
+}
+
 fn lease(store: &Store, args: &Args, settings: &Settings) -> Lease {
-    let lease = store.lease(args.lease.name.as_str()).settings(settings.clone()).watchdog();
+    let mut lease = store.lease(args.lease.name.as_str()).settings(settings.clone());
+    // To process 1 of a container the kernel delivers no SIGKILL of a timer. The guardian, which is
+    // another process, ends the command in time wherever `tenure` runs.
+    if std::process::id() != 1 {
+        lease = lease.watchdog();
+    }
     match &args.owner {
         Some(owner) => lease.owner(owner),
         None => lease,
@@ -165,5 +229,19 @@ fn exit_code_of(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
+/// What the command knows of its tenure.
+fn environment(tenure: &Tenure) -> [(&'static str, String); 5] {
+    let token = tenure.token();
+    [
+        ("TENURE_TOKEN", token.term.to_string()),
+        ("TENURE_TERM", token.term.to_string()),
+        ("TENURE_STEP", token.step.to_string()),
+        ("TENURE_NAME", tenure.name().to_string()),
+        ("TENURE_OWNER", tenure.owner().name.clone()),
+    ]
+}
+
+/// How long a store that answers needs to be told that the lease is given back.
+const HURRY: Duration = Duration::from_millis(200);
 /// Less leaves no time for the kernel to end a handful of processes on a busy machine.
 const STOP_BUDGET_MIN: Duration = Duration::from_millis(20);

@@ -17,9 +17,26 @@ impl StoreArgs {
         tenure_stores::open(&self.url).await.map_err(failure)
     }
 
-    /// As [`look`].
-    pub(crate) async fn look(&self) -> Result<Store, Failure> {
+    /// As [`StoreArgs::open`], for what other processes must see.
+    pub(crate) async fn open_shared(&self) -> Result<Store, Failure> {
+        self.refuse_memory()?;
+        self.open().await
+    }
+
+    /// As [`look`], for what other processes must see.
+    pub(crate) async fn look_shared(&self) -> Result<Store, Failure> {
+        self.refuse_memory()?;
         look(&self.url).await
+    }
+
+    fn refuse_memory(&self) -> Result<(), Failure> {
+        if self.url != "memory:" {
+            return Ok(());
+        }
+        Err(Failure::usage(
+            "memory: is a store of one process: each process would have its own, and would hold the \
+             lease at once; \"file:./leases\" is a store for all processes of this machine",
+        ))
     }
 }
 

@@ -50,6 +50,57 @@ fn show_tells_who_holds_it() {
 }
 
 #[test]
+fn list_shows_every_lease() {
+    let dir = Dir::new("list");
+    assert_eq!(json(&dir, &["lease", "list"], &[]), Value::Array(Vec::new()));
+    for name in ["b", "a"] {
+        let raised = json(&dir, &["lease", "raise", "--name", name, "--above", "7"], &[]);
+        assert_eq!(raised["change"], "raised");
+    }
+    let job = format!("{PROBE} exec sleep 60");
+    let _run = Process::start(&mut tenure_run(&dir, &["--owner", "me", "--ttl", "20s"], &job));
+    line(&dir, "log", "start", SOON);
+    // What is no lease is none, also in a lease's place.
+    std::fs::create_dir(dir.join("leases").join("Not A Name")).unwrap();
+    std::fs::create_dir(dir.join("leases").join("empty")).unwrap();
+    std::fs::write(dir.join("leases").join("a-file"), "").unwrap();
+    let list = json(&dir, &["lease", "list"], &[]);
+    let names: Vec<&str> =
+        list.as_array().unwrap().iter().map(|lease| lease["name"].as_str().unwrap()).collect();
+    // The last is what `run` proves the store with.
+    assert_eq!(names, ["a", "b", "job", "tenure-preflight"]);
+    assert_eq!(list[2]["token"], lease(&dir, "show", &[])["token"]);
+    assert_eq!((&list[0]["state"], &list[2]["state"]), (&"released".into(), &"held".into()));
+    let output = tenure().args(["lease", "list", "--lease", &dir.url()]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("NAME ") && lines.len() == 5, "{text}");
+    let words: Vec<&str> = lines[3].split_whitespace().collect();
+    assert_eq!(words[..4], ["job", "me", &format!("{}.0", terms(&dir)[0]), "20s"], "{text}");
+    assert!(lines[1].contains("free"), "{text}");
+}
+
+#[test]
+fn a_record_that_cannot_be_read_hides_no_other() {
+    let dir = Dir::new("list-damaged");
+    for name in ["a", "b", "c"] {
+        json(&dir, &["lease", "raise", "--name", name, "--above", "7"], &[]);
+    }
+    let records = dir.join("leases").join("b").join("records");
+    for record in std::fs::read_dir(records).unwrap() {
+        std::fs::write(record.unwrap().path(), "torn").unwrap();
+    }
+    let output = tenure().args(["lease", "list", "--lease", &dir.url()]).output().unwrap();
+    let (text, trouble) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let names: Vec<&str> =
+        text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, ["a", "c"], "{text}{trouble}");
+    assert_eq!(code(output.status), 69, "{trouble}");
+    assert!(trouble.contains("/leases/b"), "{trouble}");
+}
+
+#[test]
 fn looking_creates_nothing() {
     let dir = Dir::new("look");
     assert_eq!(lease(&dir, "show", &[])["state"], "absent");

@@ -38,26 +38,29 @@ fn what_cannot_run_says_so() {
 #[test]
 fn the_command_knows_its_tenure() {
     let dir = Dir::new("environment");
-    let script = "echo $TENURE_TOKEN $TENURE_NAME $TENURE_OWNER; cat";
+    let script = "echo $TENURE_TOKEN $TENURE_TERM $TENURE_STEP $TENURE_NAME $TENURE_OWNER; cat";
     let terms: Vec<u64> = (0..2)
         .map(|_| {
             let output = tenure_run(&dir, &["--owner", "me"], script).output().unwrap();
             let text = String::from_utf8(output.stdout).unwrap();
             let words: Vec<&str> = text.split_whitespace().collect();
-            assert_eq!(words[1..], ["job", "me"], "{text}");
+            assert_eq!(words[1..], [words[0], "0", "job", "me"], "{text}");
             words[0].parse().unwrap()
         })
         .collect();
     assert!(terms[0] > 1 && terms[1] > terms[0], "{terms:?}");
 }
 
+/// The lifeline: while a process has it, the kernel does not say that the tenure's processes are gone.
 #[test]
-fn the_command_inherits_no_descriptor_and_no_blocked_signal() {
+fn the_command_inherits_the_lifeline_alone_and_no_blocked_signal() {
     let dir = Dir::new("inherits");
     let script = "ls -l /proc/self/fd; grep SigBlk /proc/self/status";
     let output = tenure_run(&dir, &[], script).stdout(Stdio::piped()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(!text.contains("socket:") && !text.contains("/leases/"), "{text}");
+    assert!(!text.contains("socket:"), "{text}");
+    let in_store: Vec<&str> = text.lines().filter(|line| line.contains("/leases/")).collect();
+    assert!(in_store.len() == 1 && in_store[0].contains("/leases/job/alive."), "{text}");
     assert!(text.contains("SigBlk:\t0000000000000000"), "{text}");
 }
 

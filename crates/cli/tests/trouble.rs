@@ -58,6 +58,32 @@ fn a_wrong_url_is_told_from_a_store_that_cannot_be_used() {
 }
 
 #[test]
+fn a_store_in_memory_is_refused_where_processes_must_share_it() {
+    for command in [&["run"][..], &["lease", "show"], &["lease", "raise", "--above", "7"]] {
+        let target = ["--lease", "memory:", "--name", "job"];
+        let rest = if command[0] == "run" { &["--", "true"][..] } else { &[] };
+        let (code, text) = refused(&[command, &target, rest].concat());
+        assert!(code == 64 && text.contains("file:"), "{text}");
+        assert!(text.contains("each process"), "{text}");
+    }
+    let (code, text) = refused(&["lease", "list", "--lease", "memory:"]);
+    assert!(code == 64 && text.contains("each process"), "{text}");
+}
+
+/// Stores keep terms as signed 64-bit numbers, and the tenures after the raise need some, too.
+#[test]
+fn a_term_that_no_store_can_keep_is_refused() {
+    let dir = Dir::new("raise-too-far");
+    for above in [i64::MAX as u64 - 1, i64::MAX as u64, u64::MAX] {
+        let above = above.to_string();
+        let target = ["--lease", &dir.url(), "--name", "job", "--above", &above];
+        let (code, text) = refused(&[&["lease", "raise"][..], &target].concat());
+        assert!(code == 64 && text.contains("9223372032559808511"), "{text}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was opened");
+}
+
+#[test]
 fn no_secret_is_printed() {
     // Of a store that there is in no build, and of one that may not be in this one.
     for url in ["stone://user:hunter2@host/db", "postgres://user:hunter2@host:port/db"] {

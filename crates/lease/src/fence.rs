@@ -17,20 +17,34 @@
 //!
 //! # Recipes
 //!
-//! **HTTP.** Send the token with every request, `Tenure-Token: 42.0`. The server keeps the highest
-//! token per resource beside the data, compares and writes in one transaction, and answers 412
-//! (Precondition Failed) to a lower one. A successor begins with a request that only raises it.
+//! A token is two whole numbers, the term and the step, and is compared as such: first the terms,
+//! and if they are equal the steps. `7.41` is how people read it, and no decimal number: 7.9 is
+//! below 7.41. So keep both numbers, in two columns, headers or attributes. (`tenure run` tells its
+//! command both: `TENURE_TERM` and `TENURE_STEP`. The step of a plain lease is always 0.)
 //!
-//! **Object stores** (S3, GCS, Azure Blob). One object holds the token beside the data. A successor
-//! reads it, and replaces it under its own token with `If-Match: <etag>`, until that succeeds: that
-//! is the raise. Every later write is `If-Match` on the ETag of its own last write; a stale writer's
-//! ETag is no longer there, so it is refused with 412. (A store that accepts the header and ignores
-//! it exists: try a write that must fail first.)
+//! **SQL.** The row of the resource has `fence_term` and `fence_step`. To raise: `UPDATE … SET
+//! fence_term = :term, fence_step = :step WHERE fence_term < :term OR (fence_term = :term AND
+//! fence_step <= :step)`, and one row must have changed. Every write has `WHERE fence_term = :term
+//! AND fence_step = :step` in the same statement, or in its transaction.
 //!
-//! **etcd.** Write in a transaction that compares a fence key: `If value(fence) == my token`; raise
-//! it with `If mod_revision(fence) == the one read`.
+//! **HTTP.** Send both numbers with every request, `Tenure-Term: 42` and `Tenure-Step: 0`. The
+//! server keeps the highest pair per resource beside the data, compares and writes in one
+//! transaction, and answers 412 (Precondition Failed) to a lower one. A successor begins with a
+//! request that only raises it.
 //!
-//! **DynamoDB.** `ConditionExpression: fence <= :mine` with `SET fence = :mine` on the item itself.
+//! **Object stores** (S3, GCS, Azure Blob). One object holds the two numbers beside the data. A
+//! successor reads it, stops if they are higher than its own, and replaces it under its own with
+//! `If-Match: <etag>`, until that succeeds: that is the raise. Every later write is `If-Match` on the
+//! ETag of its own last write; a stale writer's ETag is no longer there, so it is refused with 412.
+//! (A store that accepts the header and ignores it exists: try a write that must fail first.)
+//!
+//! **etcd.** The value of a fence key is the two numbers. To raise it, read it, compare the numbers,
+//! and put yours with `If mod_revision(fence) == the one read`. Write in a transaction with `If
+//! value(fence) == mine`.
+//!
+//! **DynamoDB.** On the item itself `SET fence_term = :term, fence_step = :step` with
+//! `ConditionExpression: attribute_not_exists(fence_term) OR fence_term < :term OR (fence_term =
+//! :term AND fence_step <= :step)`.
 
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 
 use crate::LeaseName;
 use crate::backend::{
-    Acquire, Acquired, Answer, Backend, Boxed, Promise, Release, Released, Renew, Renewed, Request,
-    StoreError, StoreErrorKind, StoreInfo, Watch,
+    Acquire, Acquired, Answer, Backend, Boxed, LIST_MAX, Promise, Release, Released, Renew,
+    Renewed, Request, StoreError, StoreErrorKind, StoreInfo, Watch,
 };
 use crate::clock::Moment;
 use crate::record::{Expiry, Holder, NOTE_MAX, Nonce, Record, Token, Version};
@@ -237,6 +237,10 @@ impl Backend for MemoryStore {
             let now = Moment::now();
             Ok(names.iter().map(|name| records.read(now, name)).collect())
         })
+    }
+
+    fn list(&self) -> Option<Boxed<'_, Result<Vec<LeaseName>, StoreError>>> {
+        Some(Box::pin(async { Ok(self.lock().entries.keys().take(LIST_MAX).cloned().collect()) }))
     }
 
     fn watch(&self, name: &LeaseName) -> Option<Box<dyn Watch>> {

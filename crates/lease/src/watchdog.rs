@@ -12,6 +12,9 @@ use crate::clock::Moment;
 ///
 /// [`Lease::watchdog`](crate::Lease::watchdog) arms one; this is for supervisors that guard in a
 /// process of their own.
+///
+/// To process 1 of a PID namespace, as a container's program often is, the kernel delivers no SIGKILL
+/// from inside: there the watchdog does nothing, and a warning says so when it is made.
 pub struct Watchdog {
     #[cfg(target_os = "linux")]
     timer: libc::timer_t,
@@ -28,6 +31,13 @@ unsafe impl Sync for Watchdog {}
 impl Watchdog {
     /// A disarmed one.
     pub fn new() -> Self {
+        if std::process::id() == 1 {
+            tracing::warn!(
+                "this process is number 1 of its PID namespace, so the kernel ignores the \
+                 watchdog, and work that overruns its deadline is not ended: start the container \
+                 with an init (`--init`, or shareProcessNamespace), or the program by `tenure run`"
+            );
+        }
         // SAFETY: an all-zero sigevent is valid, and is filled in before it is used.
         let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
         event.sigev_notify = libc::SIGEV_SIGNAL;

@@ -50,13 +50,37 @@ fn with_the_watchdog_the_process_ends_before_its_successor_begins() {
     let _ = std::fs::remove_dir_all(directory); // The keeper's thread may still tidy up in it.
 }
 
+/// To process 1 of a namespace the kernel delivers no SIGKILL from inside; that must be said.
+#[test]
+#[allow(unsafe_code)]
+fn as_process_1_the_watchdog_warns_that_it_does_nothing() {
+    // SAFETY: takes nothing and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("skipped: only root can make a PID namespace");
+        return;
+    }
+    let directory = directory("process-1");
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", "--kill-child"]).arg(std::env::current_exe().unwrap());
+    let child = start_by(unshare, &directory, "warn");
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("process 1") && text.contains("survived"), "it ran as another: {text}");
+    assert!(text.contains("WARN this process is number 1"), "{text}");
+    let _ = std::fs::remove_dir_all(directory); // The keeper's thread may still tidy up in it.
+}
+
 fn directory(name: &str) -> String {
     let directory = std::env::temp_dir().join(format!("tenure-{name}-{}", std::process::id()));
     directory.to_str().unwrap().to_owned()
 }
 
 fn start(directory: &str, what: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+    start_by(Command::new(std::env::current_exe().unwrap()), directory, what)
+}
+
+fn start_by(mut command: Command, directory: &str, what: &str) -> Child {
+    command
         .args(["--exact", "holder", "--ignored", "--nocapture", "--quiet"])
         .env("TENURE_TEST_HOLDER", format!("{what} {directory}"))
         .stdout(Stdio::piped())
@@ -75,10 +99,40 @@ fn holder() {
         let store = tenure_lease::open(&format!("file:{directory}")).await.unwrap();
         let lease = store.lease("guarded").ttl(TTL);
         let lease = if what == "block" { lease } else { lease.watchdog() };
+        if what == "warn" {
+            println!("process {}", std::process::id());
+            tracing::subscriber::set_global_default(PrintWarnings).unwrap();
+        }
         let tenure = lease.acquire().await.unwrap();
         println!("held {}", Moment::now().as_nanos());
         std::thread::sleep(TTL * 2);
         assert!(!tenure.is_held(), "known at once, without asking anybody");
         println!("lost {}", tenure.lost().await);
+        println!("survived");
     });
+}
+
+struct PrintWarnings;
+
+impl tracing::Subscriber for PrintWarnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            if field.name() == "message" {
+                println!("WARN {value:?}");
+            }
+        });
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
 }

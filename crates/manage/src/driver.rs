@@ -21,7 +21,7 @@ use crate::manage::Now;
 
 pub(crate) use call::{client_tls, exchange};
 pub(crate) use feed::feed;
-pub(crate) use listen::listen;
+pub(crate) use listen::{listen, listen_for_scrapes};
 pub(crate) use node::watch;
 
 /// Who is at the other end of a connection.

@@ -43,7 +43,9 @@ mod routes;
 mod settings;
 pub mod sight;
 
-pub use manage::{Boxed, Change, Changed, Manage, ManageError, Managed, Refused, Running, serve};
+pub use manage::{
+    Boxed, Change, Changed, Manage, ManageError, Managed, Refused, Running, serve, serve_metrics,
+};
 pub use recorder::{InstallError, Recorder};
 pub use routes::{ROUTES, Route};
 pub use settings::{Settings, Token};

@@ -156,6 +156,16 @@ pub async fn serve(
     Ok(Running { address, tls, _stops: vec![stop] })
 }
 
+/// Serves `/metrics` and `/alive`, to anybody who reaches the address and without TLS: for a process
+/// that has leases and no node. Metrics have no secrets in them. A node has [`Manage::metrics`].
+pub async fn serve_metrics(
+    address: SocketAddr,
+    recorder: Recorder,
+) -> Result<Running, ManageError> {
+    let (address, stop) = driver::listen_for_scrapes(address, recorder).await?;
+    Ok(Running { address, tls: false, _stops: vec![stop] })
+}
+
 /// It listens; dropping this ends it.
 #[derive(Debug)]
 #[must_use = "it ends when this is dropped"]

@@ -148,6 +148,21 @@ pub(crate) fn router(shared: Shared) -> Router {
         .with_state(shared)
 }
 
+/// `/metrics` and `/alive`, without the rest.
+pub(crate) fn metrics_router(recorder: Recorder) -> Router {
+    let render = move || async move { rendered(&recorder) };
+    let alive = || async { json_of(&json!({"alive": true})) };
+    Router::new()
+        .route("/metrics", on(MethodFilter::GET, render))
+        .route("/alive", on(MethodFilter::GET, alive))
+        .fallback(|| async {
+            failed(
+                StatusCode::NOT_FOUND,
+                "there is nothing at this path, but at /metrics and /alive",
+            )
+        })
+}
+
 async fn answer(route: Route, shared: &Shared, request: Request) -> Response {
     let peer = request.extensions().get::<Peer>().copied().unwrap_or_default();
     let outcome = match may(route, shared, peer, request.headers()) {
@@ -187,9 +202,7 @@ async fn dispatch(endpoint: Endpoint, shared: &Shared, request: Request) -> Outc
         Endpoint::OpenApi => Ok(json_of(&openapi::document(shared.managed.is_demo()))),
         Endpoint::Page(kind, text) => Ok(typed(kind, Body::from(text))),
         Endpoint::Metrics => match &shared.metrics {
-            Some(recorder) => {
-                Ok(typed("text/plain; version=0.0.4; charset=utf-8", Body::from(recorder.render())))
-            }
+            Some(recorder) => Ok(rendered(recorder)),
             None => Err((
                 StatusCode::NOT_FOUND,
                 "this process has another exporter of its metrics, or none".into(),
@@ -357,6 +370,10 @@ struct Maybe {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Nothing {}
+
+fn rendered(recorder: &Recorder) -> Response {
+    typed("text/plain; version=0.0.4; charset=utf-8", Body::from(recorder.render()))
+}
 
 fn json_of(value: &Value) -> Response {
     typed("application/json", Body::from(value.to_string()))

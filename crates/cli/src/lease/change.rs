@@ -45,7 +45,7 @@ impl fmt::Display for Changed {
 }
 
 pub(super) async fn release(target: &Target) -> Result<(), Failure> {
-    let store = target.lease.store.look().await?;
+    let store = target.lease.store.look_shared().await?;
     let Some((record, holder)) = target.held(&store).await? else { return Ok(()) };
     let (Some(claim), Some(nonce)) = (holder.claim, holder.nonce) else {
         return Err(Failure::new(
@@ -64,7 +64,7 @@ pub(super) async fn release(target: &Target) -> Result<(), Failure> {
 
 pub(super) async fn break_lease(args: &Break) -> Result<(), Failure> {
     let target = &args.target;
-    let store = target.lease.store.look().await?;
+    let store = target.lease.store.look_shared().await?;
     let Some((record, holder)) = target.held(&store).await? else { return Ok(()) };
     let wait = free_after(&record, store.info().ttl_max);
     let when = if args.now {
@@ -107,16 +107,21 @@ pub(super) async fn break_lease(args: &Break) -> Result<(), Failure> {
 
 pub(super) async fn raise(args: &Raise) -> Result<(), Failure> {
     let target = &args.target;
-    let store = target.lease.store.open().await?;
-    let name = target.lease.name.as_str();
-    if args.above == u64::MAX {
-        return Err(Failure::usage(format!("no term is above {}", u64::MAX)));
+    if args.above > ABOVE_MAX {
+        return Err(Failure::usage(format!(
+            "--above {} leaves no terms for later tenures: stores keep signed 64-bit numbers; \
+             {ABOVE_MAX} is the highest that does",
+            args.above
+        )));
     }
+    let store = target.lease.store.open_shared().await?;
+    let name = target.lease.name.as_str();
+    // A store that is away, or a record that cannot be read, is said at once.
+    let record = target.read(&store).await?;
     let lease = store.lease(name).above(args.above);
     let tenure = match lease.try_acquire().await? {
         Some(tenure) => tenure,
         None => {
-            let record = target.read(&store).await?;
             let holder = record.as_ref().and_then(Record::owner).map(ToString::to_string);
             let holder = holder.unwrap_or_else(|| "somebody".to_owned());
             // Nobody may be reading.
@@ -171,3 +176,6 @@ fn moved_on(target: &Target) -> Failure {
     let name = &target.lease.name;
     Failure::new(HELD, format!("{name} has changed meanwhile; look at it and try again"))
 }
+
+/// Stores keep terms as signed 64-bit numbers, and each later tenure needs one.
+const ABOVE_MAX: u64 = i64::MAX as u64 - (1 << 32);

@@ -73,6 +73,23 @@ impl View {
         }
     }
 
+    /// Name, holder, token, ttl and expiry, for a table.
+    pub(super) fn row(&self) -> [String; 5] {
+        let expires = match (self.expiry, self.remaining_ms, &self.session) {
+            (Some("by_store"), Some(left), _) => format!("in {}", seconds(left)),
+            (Some("by_observation"), ..) => "by observation".to_owned(),
+            (Some("with_session"), _, Some(session)) => format!("with session {}", session.name),
+            _ => "-".to_owned(),
+        };
+        [
+            self.name.clone(),
+            self.owner.clone().unwrap_or_else(|| "free".to_owned()),
+            self.token.map_or_else(String::new, |token| token.to_string()),
+            self.ttl_ms.map_or_else(String::new, seconds),
+            expires,
+        ]
+    }
+
     /// Without what changes at each look.
     pub(super) fn lasting(self) -> Self {
         Self { remaining_ms: None, ..self }

@@ -11,7 +11,7 @@ use crate::exit::Failure;
 use crate::output;
 
 pub(super) async fn watch(target: &Target) -> Result<(), Failure> {
-    let store: Store = target.lease.store.look().await?;
+    let store: Store = target.lease.store.look_shared().await?;
     let mut pushes = None;
     let mut shown = None;
     let mut trouble = false;

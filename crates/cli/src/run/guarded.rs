@@ -29,21 +29,19 @@ impl Guarded {
     ) -> io::Result<Self> {
         let (control, theirs) = UnixStream::pair()?;
         control.set_nonblocking(true)?;
+        let text = sys::in_memory(&guardian::encode_command(command))?;
         // This very program, also if its file has been replaced since.
         let mut guardian = Command::new("/proc/self/exe");
         guardian
-            .arg0("tenure")
+            .arg0("lease-guardian")
             .arg(guardian::NAME)
             .arg(format!("--control={}", theirs.as_raw_fd()))
             .arg(format!("--parent={}", std::process::id()))
             .arg(format!("--stop-budget-us={}", settings.stop_budget.as_micros()))
+            .arg(format!("--command={}", text.as_raw_fd()))
             .args(lifeline.iter().map(|fd| format!("--lifeline={}", fd.as_raw_fd())))
-            .arg("--")
-            .args(command)
-            .env("TENURE_TOKEN", tenure.token().term.to_string())
-            .env("TENURE_NAME", tenure.name().as_str())
-            .env("TENURE_OWNER", &tenure.owner().name);
-        let mut inherited = vec![theirs.as_raw_fd()];
+            .envs(super::environment(tenure));
+        let mut inherited = vec![theirs.as_raw_fd(), text.as_raw_fd()];
         inherited.extend(lifeline.iter().map(AsRawFd::as_raw_fd));
         sys::inherit(&mut guardian, inherited);
         let guardian = tokio::process::Command::from(guardian).spawn()?;

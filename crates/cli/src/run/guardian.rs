@@ -7,15 +7,26 @@
 //!   the first and killed before the second;
 //! * hears of `tenure`'s death twice, by a signal and by the end of their connection;
 //! * inherits every orphan of the command's descendants, and ends only when none of them is left;
-//! * holds the lifeline that the store gave, if it gave one: not before this process has ended is
-//!   the lease free;
+//! * holds the lifeline that the store gave, if it gave one, and hands it to the command: the lease is
+//!   free only when this process and every process that inherited the lifeline have ended;
+//! * is in no list of those who are killed by name or by group: it has a name of its own, the command
+//!   is not among its arguments, and it is a process group of its own. So `pkill -9 tenure`,
+//!   `pkill -9 -f` with the command's name and a shell's `kill -9 %1` leave it to do its work;
 //! * has a kernel timer of its own, which kills it at the second deadline in case it is stopped
 //!   itself. The command dies with it, and `tenure`, which inherits the orphans then, ends them.
+//!
+//! If this process and `tenure` are killed in the same moment all the same, the kernel kills the command
+//! (`PR_SET_PDEATHSIG`), and nobody is left to end what the command had started. The lifeline is why
+//! the lease is not free meanwhile: the kernel kills the command a moment *after* it has closed the
+//! guardian's descriptors, and a descendant may outlive both, for up to the ttl.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -43,8 +54,19 @@ pub(crate) struct Args {
     parent: i32,
     #[arg(long)]
     stop_budget_us: u64,
-    #[arg(last = true, required = true)]
-    command: Vec<OsString>,
+    /// The descriptor of a file with the command, as [`encode_command`] writes it.
+    #[arg(long)]
+    command: i32,
+}
+
+/// The command and its arguments, each ended by a NUL byte, which none of them can contain.
+pub(super) fn encode_command(command: &[OsString]) -> Vec<u8> {
+    command.iter().flat_map(|word| [word.as_bytes(), b"\0"]).flatten().copied().collect()
+}
+
+fn decode_command(bytes: &[u8]) -> Vec<&OsStr> {
+    let words = bytes.strip_suffix(b"\0").unwrap_or(bytes);
+    words.split(|&byte| byte == 0).map(OsStr::from_bytes).collect()
 }
 
 pub(crate) fn main(args: &Args) -> ExitCode {
@@ -60,7 +82,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
 
 struct Guardian {
     control: UnixStream,
-    /// Open for as long as this process lives.
+    /// Open for as long as this process lives; the command has a copy.
     _lifeline: Option<OwnedFd>,
     signals: SignalFd,
     timer: BootTimer,
@@ -94,8 +116,9 @@ impl Guardian {
     /// Starts the command; `None` if it cannot or must not run any more.
     fn start(args: &Args) -> io::Result<Option<Self>> {
         sys::block_signals()?;
-        sys::set_name(c"tenure-guardian");
+        sys::set_name(c"lease-guardian");
         sys::become_subreaper()?;
+        let group = sys::leave_process_group()?;
         let lifeline = args.lifeline.map(sys::adopt).transpose()?;
         let mut control = UnixStream::from(sys::adopt(args.control)?);
         sys::signal_at_parents_death(PARENT_DIED)?;
@@ -113,12 +136,20 @@ impl Guardian {
             report(&control, Report::Stopped);
             return Ok(None);
         }
-        let Some((program, arguments)) = args.command.split_first() else {
+        let mut words = Vec::new();
+        File::from(sys::adopt(args.command)?).read_to_end(&mut words)?;
+        let words = decode_command(&words);
+        let Some((program, arguments)) = words.split_first() else {
             return Err(ErrorKind::InvalidInput.into());
         };
         let mut command = Command::new(program);
         command.args(arguments);
+        // The terminal's keys are for the command, so it stays in the group of `tenure`.
+        if let Some(group) = group {
+            command.process_group(group);
+        }
         sys::tie_to_us(&mut command);
+        sys::inherit(&mut command, lifeline.iter().map(AsRawFd::as_raw_fd).collect());
         let command = match command.spawn() {
             Ok(child) => i32::try_from(child.id()).map_err(io::Error::other)?,
             Err(error) => {
@@ -191,12 +222,11 @@ impl Guardian {
                         self.deadlines = deadlines;
                         self.watchdog.arm(deadlines.dead);
                     }
-                    Some(Order::Stop(kill)) => {
-                        // A stop that was begun earlier keeps its end.
-                        if self.stop.is_none() {
-                            self.begin_stop(Cause::Ordered, kill);
-                        }
-                    }
+                    Some(Order::Stop(kill)) => match &mut self.stop {
+                        // A stop that has begun may end earlier, and never later.
+                        Some(stop) => stop.kill = stop.kill.min(kill),
+                        None => self.begin_stop(Cause::Ordered, kill),
+                    },
                     None => cause = Some(Cause::Orphaned),
                 },
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -267,3 +297,16 @@ fn report(mut control: &UnixStream, report: Report) {
 const PARENT_DIED: i32 = libc::SIGUSR1;
 /// A guardian that stands still for so long while it kills is stopped.
 const STOPPED: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_arrives_as_it_was_given() {
+        for command in [&["true"][..], &["sh", "-c", "", "two words", "\n"], &[""]] {
+            let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+            assert_eq!(decode_command(&encode_command(&command)), command);
+        }
+    }
+}

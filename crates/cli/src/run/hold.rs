@@ -18,15 +18,15 @@ use super::guarded::Guarded;
 use super::portable::Guarded;
 
 use super::control::{Deadlines, Order, Report, reserve};
-use super::signals::Signals;
+use super::signals::{Signals, is_urgent};
 use crate::exit::{self, Failure};
 
 /// How a tenure came to its end. Nothing that the command started is left.
 pub(super) enum End {
     /// The command ended by itself; the exit code to pass on.
     Exited(u8),
-    /// `tenure` was told to stop, by this signal.
-    Signalled(i32),
+    /// `tenure` was told to stop, by this signal; in a hurry, if it was told twice.
+    Signalled { signal: i32, hurry: bool },
     /// The lease was lost.
     Lost,
 }
@@ -42,6 +42,7 @@ pub(super) async fn run(
     let mut guarded = Guarded::start(tenure, settings, lifeline, command)
         .map_err(|error| Failure::system("cannot start a process", &error))?;
     let mut told: Option<i32> = None;
+    let mut hurry = false;
     let mut lost = false;
     // Renewals come every ttl/6, and the deadline leaves far more room than one tick.
     let every = (settings.ttl / 40).clamp(Duration::from_millis(5), Duration::from_millis(250));
@@ -52,10 +53,19 @@ pub(super) async fn run(
             ended = guarded.ended() => {
                 break ended.map_err(|error| Failure::system("cannot wait", &error))?;
             }
-            signal = signals.next(), if told.is_none() => {
-                told = Some(signal);
-                guarded.tell(Order::Stop(Moment::now() + settings.stop_budget));
-            }
+            signal = signals.next(), if !hurry => match told {
+                None => {
+                    told = Some(signal);
+                    tracing::info!(signal, "stopping the command; again to kill it");
+                    guarded.tell(Order::Stop(Moment::now() + settings.stop_budget));
+                }
+                Some(_) if is_urgent(signal) => {
+                    hurry = true;
+                    tracing::warn!(signal, "told to stop again: killing the command");
+                    guarded.tell(Order::Stop(Moment::now()));
+                }
+                Some(_) => {}
+            },
             _ = tenure.lost(), if !lost => {
                 lost = true;
                 let budget = settings.stop_budget - reserve(settings.stop_budget);
@@ -70,9 +80,11 @@ pub(super) async fn run(
     match (report, told) {
         (Some(Report::Exited(status)), _) => Ok(End::Exited(exit_code(status))),
         (Some(Report::NotStarted(error)), _) => Err(not_started(&command[0], error)),
-        (_, Some(signal)) => Ok(End::Signalled(signal)),
+        (_, Some(signal)) => Ok(End::Signalled { signal, hurry }),
         (Some(Report::Stopped), None) => Ok(End::Lost),
-        (Some(Report::Signalled), None) => Ok(End::Signalled(libc::SIGTERM)),
+        (Some(Report::Signalled), None) => {
+            Ok(End::Signalled { signal: libc::SIGTERM, hurry: false })
+        }
         (None, None) if lost => Ok(End::Lost),
         (None, None) => guardian_died(status),
     }

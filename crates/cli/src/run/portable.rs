@@ -33,9 +33,7 @@ impl Guarded {
         );
         let command = tokio::process::Command::new(&command[0])
             .args(&command[1..])
-            .env("TENURE_TOKEN", tenure.token().term.to_string())
-            .env("TENURE_NAME", tenure.name().as_str())
-            .env("TENURE_OWNER", &tenure.owner().name)
+            .envs(super::environment(tenure))
             .spawn()?;
         let kill = Deadlines::of(tenure, settings).kill;
         Ok(Self { command, stopped: false, kill })

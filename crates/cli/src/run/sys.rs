@@ -35,7 +35,8 @@ pub(crate) use linux::*;
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::io;
+    use std::fs::File;
+    use std::io::{self, Seek as _, Write as _};
     use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
     use std::os::unix::process::CommandExt;
     use std::process::Command;
@@ -65,6 +66,31 @@ mod linux {
     pub(crate) fn set_name(name: &std::ffi::CStr) {
         // SAFETY: the name is a valid C string; the kernel copies it.
         unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
+    }
+
+    /// Makes this process a process group of its own; the one that it was in. A group whose leader is
+    /// outside of our PID namespace has no number here, so that nobody could join it again: `None`, and
+    /// this process stays in it.
+    pub(crate) fn leave_process_group() -> io::Result<Option<i32>> {
+        // SAFETY: takes nothing and cannot fail.
+        let group = unsafe { libc::getpgrp() };
+        if group == 0 {
+            return Ok(None);
+        }
+        // SAFETY: takes numbers only.
+        checked(unsafe { libc::setpgid(0, 0) })?;
+        Ok(Some(group))
+    }
+
+    /// A file in memory with these bytes, to be read from its beginning.
+    pub(crate) fn in_memory(bytes: &[u8]) -> io::Result<File> {
+        // SAFETY: the name is a valid C string; the kernel copies it.
+        let made = unsafe { libc::memfd_create(c"command".as_ptr(), libc::MFD_CLOEXEC) };
+        // SAFETY: it was just made, for us.
+        let mut file = File::from(unsafe { OwnedFd::from_raw_fd(checked(made)?) });
+        file.write_all(bytes)?;
+        file.rewind()?;
+        Ok(file)
     }
 
     pub(crate) fn parent() -> i32 {

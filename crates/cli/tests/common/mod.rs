@@ -70,6 +70,8 @@ pub(crate) fn tenure_run(dir: &Dir, options: &[&str], script: &str) -> Command {
     let mut command = tenure();
     command
         .current_dir(dir.path())
+        // As a shell starts a job.
+        .process_group(0)
         .args(["run", "--lease", &dir.url(), "--name", "job"])
         .args(options)
         .args(["--", "sh", "-c", script]);

@@ -51,8 +51,8 @@ impl SqliteFence {
         }
     }
 
-    /// As [`SqliteFence::raise`], for a token that came another way: `TENURE_TOKEN` in the
-    /// environment of a command, or the token of a shard.
+    /// As [`SqliteFence::raise`], for a token that came another way: `TENURE_TERM` and `TENURE_STEP`
+    /// in the environment of a command, or the token of a shard.
     pub fn raise_token(
         token: Token,
         connection: &mut Connection,

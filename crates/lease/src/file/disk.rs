@@ -1,6 +1,7 @@
 //! The contract's steps, on a disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -14,7 +15,7 @@ use super::nursery::{self, Nursery};
 use super::register::{Draft, Register, Sight, Snapshot, sync_directory};
 use super::{driver, trouble};
 use crate::backend::{
-    Acquire, Acquired, Release, Released, Renew, Renewed, StoreError, StoreErrorKind,
+    Acquire, Acquired, LIST_MAX, Release, Released, Renew, Renewed, StoreError, StoreErrorKind,
 };
 use crate::clock::Moment;
 use crate::record::{Expiry, Holder, Nonce, Record, Token, Version};
@@ -133,6 +134,28 @@ impl Disk {
             Sight::Current(snapshot) => Some(self.record(&register, &snapshot, Moment::now())),
             Sight::Absent | Sight::Headless => None,
         })
+    }
+
+    /// The names of the leases that have a record, also of one that cannot be read.
+    pub(super) fn list(&self) -> Result<Vec<LeaseName>, StoreError> {
+        let mut names = BTreeSet::new();
+        let entries = match fs::read_dir(&self.root) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(trouble::failed("list", &self.root, &error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(|error| trouble::failed("list", &self.root, &error))?;
+            // The nursery, and what others keep here, are no names of leases.
+            let name = entry.file_name().to_str().and_then(|name| LeaseName::new(name).ok());
+            let Some(name) = name else { continue };
+            let there = entry.file_type().is_ok_and(|kind| kind.is_dir())
+                && !matches!(self.register(&name).sight(), Ok(Sight::Absent | Sight::Headless));
+            if there && names.insert(name) && names.len() > LIST_MAX {
+                names.pop_last();
+            }
+        }
+        Ok(names.into_iter().collect())
     }
 
     fn record(

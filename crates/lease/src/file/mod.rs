@@ -209,6 +209,10 @@ impl Backend for FileStore {
         self.run(move |disk| names.iter().map(|name| disk.read(name)).collect())
     }
 
+    fn list(&self) -> Option<Boxed<'_, Result<Vec<LeaseName>, StoreError>>> {
+        Some(self.run(Disk::list))
+    }
+
     #[cfg(target_os = "linux")]
     fn watch(&self, name: &LeaseName) -> Option<Box<dyn crate::backend::Watch>> {
         self.hub.watch(name)

@@ -18,7 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use super::{PATIENCE, Peer, Stop, tls};
 use crate::board::Board;
 use crate::manage::{ManageError, Managed};
-use crate::routes::{Shared, router};
+use crate::routes::{Shared, metrics_router, router};
 use crate::{Recorder, Settings};
 
 /// Listens; where, whether with TLS, and how to end it.
@@ -51,6 +51,23 @@ pub(crate) async fn listen(
     }
     stop.0.push(tokio::spawn(accept(listener, door)).abort_handle());
     Ok((address, tls, stop))
+}
+
+/// Listens for those who read metrics, and nothing else.
+pub(crate) async fn listen_for_scrapes(
+    address: SocketAddr,
+    recorder: Recorder,
+) -> Result<(SocketAddr, Stop), ManageError> {
+    let failed = |source| ManageError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let door = Door {
+        router: metrics_router(recorder),
+        config: None,
+        settings: Settings { listen: address.to_string(), ..Settings::default() },
+    };
+    let accepting = tokio::spawn(accept(listener, Arc::new(door)));
+    Ok((address, Stop(vec![accepting.abort_handle()])))
 }
 
 struct Door {

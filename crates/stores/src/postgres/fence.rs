@@ -79,8 +79,8 @@ impl PostgresFence {
         }
     }
 
-    /// As [`PostgresFence::raise`], for a token that came another way: `TENURE_TOKEN` in the
-    /// environment of a command, or the token of a shard.
+    /// As [`PostgresFence::raise`], for a token that came another way: `TENURE_TERM` and `TENURE_STEP`
+    /// in the environment of a command, or the token of a shard.
     pub async fn raise_token(
         token: Token,
         client: &mut Client,

@@ -265,3 +265,20 @@ async fn waiters_are_woken_by_a_new_hand_only() {
     won(waiter.acquire(acquire(5)).await);
     woken(patience, watch.changed()).await.expect("it is there again");
 }
+
+#[test]
+fn leases_that_have_a_record_are_listed() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk();
+    assert_eq!(disk.list().unwrap(), []);
+    won(disk.take_at_once(&acquire(1)));
+    fs::create_dir(scratch.path.join("headless")).unwrap();
+    fs::create_dir(scratch.path.join("No Name")).unwrap();
+    fs::write(scratch.path.join("a-file"), "").unwrap();
+    assert_eq!(disk.list().unwrap(), [name()]);
+    // Whoever lists must hear of one that cannot be read.
+    fs::write(scratch.head().1, "torn").unwrap();
+    assert_eq!(disk.list().unwrap(), [name()]);
+    let gone = Disk::new(scratch.path.join("missing"), Domain::of_this_process());
+    assert_eq!(gone.list().unwrap(), []);
+}
