@@ -72,7 +72,7 @@ pub enum FenceError {
     /// history. The tenure has been given up.
     #[error(
         "the lease's store has lost history: token {held} is below the fence's {fence} on \
-         {resource:?}; repair it with: tenure lease raise --name {lease} --above {}", fence.term
+         {resource:?}; repair it with: tenure lease raise --lease URL --name {lease} --above {}", fence.term
     )]
     TokenRegressed {
         /// The name of the lease.

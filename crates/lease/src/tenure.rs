@@ -203,7 +203,7 @@ impl Tenure {
         let loss = Loss::TokenRegressed { held: self.token, fence };
         tracing::error!(
             lease = %self.name, held = %self.token, fence = %fence,
-            "the store has lost history; repair it with: tenure lease raise --name {} --above {}",
+            "the store has lost history; repair it with: tenure lease raise --lease URL --name {} --above {}",
             self.name, fence.term,
         );
         match &self.back {

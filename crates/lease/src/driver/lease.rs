@@ -149,7 +149,7 @@ pub(crate) async fn keep(
                     guard = None;
                     cell.end();
                     if keeper.token().is_some() {
-                        tracing::info!(lease = %name, "lease given back");
+                        tracing::info!(lease = %name, "giving the lease back");
                         telemetry::lost(&name, &Loss::Released);
                     }
                     keeper.ended(Moment::now());

@@ -182,7 +182,7 @@ pub(crate) async fn keep_session(
                 Err(_) => {
                     wanted = false;
                     if session.keeper().token().is_some() {
-                        tracing::info!(session = %name, "session given back");
+                        tracing::info!(session = %name, "giving the session back");
                         telemetry::lost(&name, &Loss::Released);
                     }
                     session.ended(Moment::now());
