@@ -114,6 +114,12 @@ pub trait Factory: Send + Sync + 'static {
     fn restart(&self) -> Option<Boxed<'_, ()>> {
         None
     }
+
+    /// The checks that are skipped because of what this store cannot do. [`test()`] fails if another
+    /// one is skipped, or one of these is not.
+    fn skips(&self) -> &'static [&'static str] {
+        &[]
+    }
 }
 
 /// The names of all checks.
@@ -132,9 +138,11 @@ pub async fn run_one(factory: Arc<dyn Factory>, name: &str) -> Report {
     run_those(factory, |check| check.name == name).await
 }
 
-/// Runs all checks as a test: prints the report, and panics if one failed.
+/// Runs all checks as a test: prints the report, and panics if one failed or was skipped without
+/// being listed in [`Factory::skips`].
 pub fn test(factory: impl Factory) {
-    block_on(run(Arc::new(factory))).print().assert_passed();
+    let skips = factory.skips();
+    block_on(run(Arc::new(factory))).print().assert_passed().assert_skipped(skips);
 }
 
 /// Runs one check as a test.

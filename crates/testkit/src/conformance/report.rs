@@ -1,5 +1,6 @@
 //! What a run of the suite found.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -46,9 +47,17 @@ impl Report {
     }
 
     /// Panics if a check failed.
-    pub fn assert_passed(&self) {
+    pub fn assert_passed(&self) -> &Self {
         let failed: Vec<String> = self.failed().map(Line::to_string).collect();
         assert!(failed.is_empty(), "the {} store fails:\n{}", self.kind, failed.join("\n"));
+        self
+    }
+
+    /// Panics unless exactly these checks were skipped.
+    pub fn assert_skipped(&self, expected: &[&str]) {
+        let skipped: BTreeSet<&str> = self.skipped().map(|line| line.name).collect();
+        let expected: BTreeSet<&str> = expected.iter().copied().collect();
+        assert_eq!(skipped, expected, "what the {} store's suite skips has changed", self.kind);
     }
 
     /// The checks that failed.
