@@ -8,15 +8,15 @@ use tenure_testkit::sim::sharding::{Plan, run};
 /// Every rule, and the first seed at which its absence was found.
 const RULES: [(Rule, u64); 10] = [
     (Rule::UnreportedIsTaken, 1),
-    (Rule::WholeRosterFirst, 303),
-    (Rule::TokensMustBeAbove, 23),
-    (Rule::OnlySessionsFree, 2),
-    (Rule::AnswersNameTheAllocation, 70),
+    (Rule::WholeRosterFirst, 1_044),
+    (Rule::TokensMustBeAbove, 122),
+    (Rule::OnlySessionsFree, 0),
+    (Rule::AnswersNameTheAllocation, 507),
     (Rule::FenceWithTheShardsToken, 0),
     (Rule::OnlyWithTheLease, 0),
     (Rule::DirectivesNameTheSession, 35),
-    (Rule::RosterBeforeDirective, 158),
-    (Rule::OnlyTheRegisteredIsObeyed, 66),
+    (Rule::RosterBeforeDirective, 368),
+    (Rule::OnlyTheRegisteredIsObeyed, 18),
 ];
 
 /// What the absence of a rule leads to at this seed, if it shows.
