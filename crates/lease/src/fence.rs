@@ -5,13 +5,26 @@
 //! write arrives. What refuses it is the resource: it remembers the highest [`Token`] that it has
 //! seen, and takes nothing from a lower one.
 //!
-//! Two rules make that airtight, and the helpers here cannot be used without them:
+//! Three rules make that airtight, and the helpers here cannot be used without them:
 //!
 //! 1. **Raise before you read.** A tenure opens a resource by raising its fence there, before its
 //!    first read. Otherwise it reads, a stale write slips in below the fence, and it goes on with
 //!    what is no longer there.
 //! 2. **Hold the fence until you commit.** The check and the write are one transaction that keeps
 //!    the fence's row locked, so that a raise waits for stale transactions in flight, or ends them.
+//! 3. **Write only while the fence has your very token.** You raised it, and fences only rise: one
+//!    that is lower than your token has lost your raise, and with it what you wrote since
+//!    ([`FenceError::RaiseLost`]). Raise it again, and read again what you know of the resource.
+//!
+//! # What a fence cannot do
+//!
+//! It is as durable as the database that it is in. An asynchronous replica that is promoted, or a
+//! restored backup, may not know of the last raise; then a stale holder whose token is the one that
+//! the database remembers is let through, until the present holder has begun its next transaction,
+//! was told `RaiseLost`, and has raised the fence again. Nothing in that database can tell them
+//! apart before: the fence detects the loss, and does not prevent it. What prevents it is a
+//! failover that loses no acknowledged commit (PostgreSQL: `synchronous_standby_names` and
+//! `synchronous_commit = on`).
 //!
 //! With the feature `sqlite` there is [`SqliteFence`]; Postgres has its own in `tenure-stores`.
 //!
@@ -29,7 +42,7 @@
 //!
 //! **HTTP.** Send both numbers with every request, `Tenure-Term: 42` and `Tenure-Step: 0`. The
 //! server keeps the highest pair per resource beside the data, compares and writes in one
-//! transaction, and answers 412 (Precondition Failed) to a lower one. A successor begins with a
+//! transaction, and answers 412 (Precondition Failed) to any other one. A successor begins with a
 //! request that only raises it.
 //!
 //! **Object stores** (S3, GCS, Azure Blob). One object holds the two numbers beside the data. A
@@ -42,9 +55,10 @@
 //! and put yours with `If mod_revision(fence) == the one read`. Write in a transaction with `If
 //! value(fence) == mine`.
 //!
-//! **DynamoDB.** On the item itself `SET fence_term = :term, fence_step = :step` with
+//! **DynamoDB.** Raise on the item itself, by `SET fence_term = :term, fence_step = :step` with
 //! `ConditionExpression: attribute_not_exists(fence_term) OR fence_term < :term OR (fence_term =
-//! :term AND fence_step <= :step)`.
+//! :term AND fence_step <= :step)`, and write it later with `fence_term = :term AND fence_step =
+//! :step`. (A comparison with an attribute that is not there is false.)
 
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -53,6 +67,20 @@ mod sqlite;
 pub use sqlite::SqliteFence;
 
 use crate::Token;
+
+/// Whether a fence that says `fence` lets a transaction under the token `held` through, which has
+/// raised it.
+pub fn check_fence(held: Token, fence: Option<Token>, resource: &str) -> Result<(), FenceError> {
+    let resource = || resource.to_owned();
+    match fence {
+        Some(fence) if fence > held => {
+            Err(FenceError::Refused { held, fence, resource: resource() })
+        }
+        Some(fence) if fence == held => Ok(()),
+        // Raising it again here would let work go on that was built on lost writes.
+        fence => Err(FenceError::RaiseLost { held, fence, resource: resource() }),
+    }
+}
 
 /// Why a fence did not let something through.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +93,22 @@ pub enum FenceError {
         held: Token,
         /// What the fence has seen.
         fence: Token,
+        /// Where.
+        resource: String,
+    },
+    /// The tenure raised the fence to its token, and the database has forgotten that: it was
+    /// restored, or failed over to a replica that lacked it. Whatever was written since the raise
+    /// may be gone as well, and a stale holder may have written. Raise the fence again, and read
+    /// again what you know of the resource; or give the tenure up.
+    #[error(
+        "the raise of the fence on {resource:?} to token {held} was lost ({}): the database has \
+         lost writes; raise the fence again, and read again before you write", found(*fence)
+    )]
+    RaiseLost {
+        /// Our token.
+        held: Token,
+        /// What the fence says; `None`: it is gone.
+        fence: Option<Token>,
         /// Where.
         resource: String,
     },
@@ -88,4 +132,8 @@ pub enum FenceError {
     #[cfg(feature = "sqlite")]
     #[error("the fence could not be read or written: {0}")]
     Sqlite(#[from] rusqlite::Error),
+}
+
+fn found(fence: Option<Token>) -> String {
+    fence.map_or("it is gone".to_owned(), |fence| format!("it is at {fence}"))
 }

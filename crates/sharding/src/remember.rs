@@ -4,6 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 
 use tenure_lease::Token;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use tenure_lease::fence::FenceError;
 
 use crate::{BoxError, Shard};
 
@@ -23,7 +25,8 @@ pub type Remembering<'a, T> = Pin<Box<dyn Future<Output = Result<T, RememberErro
 /// all of a shard's entities are made when the shard begins, wherever that is.
 ///
 /// Whatever it does is fenced by the shard's token: [`load`](Self::load) raises the fence before it
-/// reads, and both refuse a token below it.
+/// reads, and both refuse a token below it. [`change`](Self::change) raises nothing: it is refused
+/// unless the fence has the very token that the shard was loaded under.
 pub trait Remember: Send + Sync + 'static {
     /// A shard begins: raises its fence, and says which entities it has.
     fn load(&self, place: Place<'_>) -> Remembering<'_, Vec<String>>;
@@ -48,6 +51,17 @@ pub struct Place<'a> {
     pub token: Token,
 }
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl From<FenceError> for RememberError {
+    fn from(error: FenceError) -> Self {
+        match error {
+            FenceError::Refused { held, fence, .. } => Self::Refused { held, fence },
+            FenceError::RaiseLost { held, fence, .. } => Self::RaiseLost { held, fence },
+            error => Self::Failed(error.into()),
+        }
+    }
+}
+
 /// What the fence of a shard's rows is called.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 fn resource(Place { kind, shard, .. }: Place<'_>) -> String {
@@ -65,6 +79,18 @@ pub enum RememberError {
         held: Token,
         /// What the fence has seen.
         fence: Token,
+    },
+    /// The database has forgotten that the shard was loaded under this token, and perhaps what was
+    /// remembered since: it was restored, or failed over to a replica that lacked it. The shard is
+    /// given back, and loaded again.
+    #[error(
+        "the database has lost writes: it has forgotten that the shard was loaded under token {held}"
+    )]
+    RaiseLost {
+        /// Our token.
+        held: Token,
+        /// What the fence says; `None`: it is gone.
+        fence: Option<Token>,
     },
     /// The database failed; it is tried again.
     #[error(transparent)]

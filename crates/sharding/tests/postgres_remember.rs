@@ -99,6 +99,7 @@ async fn the_tables_are_made_once() {
             let remember = database.open();
             nodes.spawn(async move {
                 let place = Place { shard: Shard(shard), ..at(1) };
+                remember.load(place).await?;
                 remember.change(place, vec!["a".into()], Vec::new()).await?;
                 remember.load(place).await
             });
@@ -116,6 +117,7 @@ async fn a_broken_connection_is_mended() {
     let Some(database) = Database::new().await else { return };
     let url = format!("{}&application_name={}", database.url(), database.schema);
     let remember = PostgresRemember::open(&url).unwrap();
+    remember.load(at(1)).await.unwrap();
     remember.change(at(1), vec!["a".into()], Vec::new()).await.unwrap();
     let end = format!(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{}'",

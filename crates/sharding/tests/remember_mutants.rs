@@ -15,7 +15,7 @@ enum Fault {
     LoadIsNotFenced,
     LoadRaisesNothing,
     ChangeIsNotFenced,
-    ChangeRaisesNothing,
+    ChangeRaises,
     StepsDoNotCount,
     NothingIsRemoved,
     ShardsAreOne,
@@ -40,7 +40,7 @@ impl Remembers {
         &self,
         place: Place<'_>,
         unfenced: Fault,
-        silent: Fault,
+        raises: bool,
         act: impl FnOnce(&mut BTreeSet<String>) -> T,
     ) -> Remembering<'_, T>
     where
@@ -54,12 +54,14 @@ impl Remembers {
         };
         let mut rows = self.rows.lock().unwrap();
         let (fence, ids) = rows.entry((kind.to_owned(), shard)).or_default();
+        if raises {
+            *fence = held.max(*fence);
+        }
         let done = if held < *fence && self.fault != unfenced {
             Err(RememberError::Refused { held, fence: *fence })
+        } else if held > *fence && unfenced == Fault::ChangeIsNotFenced && self.fault != unfenced {
+            Err(RememberError::RaiseLost { held, fence: Some(*fence) })
         } else {
-            if self.fault != silent {
-                *fence = held.max(*fence);
-            }
             Ok(act(ids))
         };
         Box::pin(async { done })
@@ -69,7 +71,8 @@ impl Remembers {
 impl Remember for Remembers {
     fn load(&self, place: Place<'_>) -> Remembering<'_, Vec<String>> {
         let read = |ids: &mut BTreeSet<String>| ids.iter().cloned().collect();
-        self.at(place, Fault::LoadIsNotFenced, Fault::LoadRaisesNothing, read)
+        let raises = self.fault != Fault::LoadRaisesNothing;
+        self.at(place, Fault::LoadIsNotFenced, raises, read)
     }
 
     fn change(
@@ -79,7 +82,8 @@ impl Remember for Remembers {
         removed: Vec<String>,
     ) -> Remembering<'_, ()> {
         let keeps = self.fault == Fault::NothingIsRemoved;
-        self.at(place, Fault::ChangeIsNotFenced, Fault::ChangeRaisesNothing, |ids| {
+        let raises = self.fault == Fault::ChangeRaises;
+        self.at(place, Fault::ChangeIsNotFenced, raises, |ids| {
             ids.extend(added);
             ids.retain(|id| keeps || !removed.contains(id));
         })
@@ -92,7 +96,7 @@ async fn each_is_noticed() {
         Fault::LoadIsNotFenced,
         Fault::LoadRaisesNothing,
         Fault::ChangeIsNotFenced,
-        Fault::ChangeRaisesNothing,
+        Fault::ChangeRaises,
         Fault::StepsDoNotCount,
         Fault::NothingIsRemoved,
         Fault::ShardsAreOne,

@@ -7,6 +7,10 @@
 
 #[path = "postgres/clock.rs"]
 mod clock;
+#[path = "postgres/connections.rs"]
+mod connections;
+#[path = "postgres/failover.rs"]
+mod failover;
 #[path = "postgres/faults.rs"]
 mod faults;
 #[path = "postgres/fence.rs"]
@@ -21,6 +25,7 @@ mod races;
 #[path = "postgres/restore.rs"]
 mod restore;
 mod server;
+mod stalling;
 #[path = "postgres/support.rs"]
 mod support;
 #[path = "postgres/tls.rs"]

@@ -4,16 +4,19 @@
 
 mod port;
 mod server;
+mod stalling;
 
 use std::time::Duration;
 
-use tenure_lease::backend::{Acquired, Boxed, Promise};
+use tenure_lease::backend::{Acquired, Boxed, Promise, Renew, Renewed, StoreErrorKind};
 use tenure_lease::record::Expiry;
-use tenure_lease::{LeaseName, Loss, Moment, Settings, Store, Token};
+use tenure_lease::{LeaseName, Loss, Moment, Nonce, Settings, Store, Token};
 use tenure_stores::redis_store::RedisStore;
 use tenure_testkit::conformance::{self, Factory};
 
+use server::proxy::Proxy;
 use server::{Private, Server, fresh, request};
+use stalling::Stalling;
 
 const TTL: Duration = Duration::from_secs(3);
 const PREFIX: &str = "tests";
@@ -254,6 +257,152 @@ fn scripts_may_be_flushed() {
         attempt.takeover = Some(record.version);
         server::win(&**store.backend(), attempt).await;
     });
+}
+
+/// However many leases a process waits for, it looks at all of them at once; and a renewal wakes who
+/// waits for it.
+#[test]
+fn waiting_costs_one_look_a_second() {
+    let Some((server, _turn)) = Server::find("redis") else { return };
+    conformance::block_on(async {
+        let direct = Redis::at(&server.address);
+        let name = fresh("looked-at");
+        let (claim, token) = server::win(&**direct.backend(), request(&name, "a", TTL * 9)).await;
+        let proxy = Proxy::new(&server.address).await;
+        let store = Redis::at(&proxy.address);
+        let mut waiting = tokio::task::JoinSet::new();
+        for number in 0..200 {
+            let name = LeaseName::new(&format!("{name}-{number}")).expect("a name");
+            let mut watch = store.backend().watch(&name).expect("it pushes");
+            waiting.spawn(async move {
+                loop {
+                    watch.changed().await;
+                }
+            });
+        }
+        let mut watch = store.backend().watch(&name).expect("it pushes");
+        let soon = Duration::from_secs(3);
+        // Established, and looked at for the first time.
+        for _ in 0..2 {
+            tokio::time::timeout(soon, watch.changed()).await.expect("it stands");
+        }
+        let (before, begun) = (proxy.requests(), Moment::now());
+        tokio::time::sleep(soon).await;
+        let looks = proxy.requests() - before;
+        println!("{looks} looks in {:?}", Moment::now().since(begun));
+        assert!(looks <= 8, "{looks} requests in {:?}", Moment::now().since(begun));
+        let renewed = direct.backend().renew(renewal(&name, claim, token, vec![claim])).await;
+        assert_eq!(renewed, Ok(Renewed::Yes));
+        tokio::time::timeout(soon, watch.changed()).await.expect("a renewal wakes");
+    });
+}
+
+/// The connection stands still, and new ones work: a renewal on a fresh one is answered while the one
+/// before it is still waited for, and from then on everybody is.
+#[test]
+fn a_fresh_connection_replaces_one_that_stands_still() {
+    let Some((server, _turn)) = Server::find("redis") else { return };
+    conformance::block_on(async {
+        let stalling = Stalling::new(&server.address).await;
+        let (store, name) = (Redis::at(&stalling.address), fresh("hedged"));
+        let backend = store.backend();
+        let (claim, token) = server::win(&**backend, request(&name, "a", TTL * 9)).await;
+        let first = renewal(&name, claim, token, vec![claim]);
+        let mut known = vec![claim, first.nonce];
+        assert_eq!(backend.renew(first).await, Ok(Renewed::Yes));
+        stalling.stall();
+        let opened = stalling.opened();
+        let hangs = renewal(&name, claim, token, known.clone());
+        known.push(hangs.nonce);
+        let mut hangs = backend.renew(hangs);
+        let (moment, soon) = (Duration::from_millis(300), Duration::from_secs(2));
+        assert!(tokio::time::timeout(moment, &mut hangs).await.is_err(), "it stands still");
+        let mut hedges = tokio::task::JoinSet::new();
+        for _ in 0..40 {
+            let mut hedge = renewal(&name, claim, token, known.clone());
+            hedge.fresh_connection = true;
+            known.push(hedge.nonce);
+            let backend = std::sync::Arc::clone(backend);
+            hedges.spawn(async move { backend.renew(hedge).await.expect("answered") });
+        }
+        let answers = tokio::time::timeout(soon, hedges.join_all()).await.expect("in time");
+        assert!(answers.contains(&Renewed::Yes), "{answers:?}");
+        for answer in answers {
+            assert!(!matches!(answer, Renewed::Refused(None)), "the record is there");
+        }
+        assert!(stalling.opened() - opened <= 16, "{} opened", stalling.opened() - opened);
+        for _ in 0..2 {
+            let read = backend.read(vec![name.clone()]);
+            tokio::time::timeout(soon, read).await.expect("in time").expect("read");
+            let renewed = backend.renew(renewal(&name, claim, token, known.clone()));
+            tokio::time::timeout(soon, renewed).await.expect("in time").expect("renewed");
+        }
+        assert!(tokio::time::timeout(moment, hangs).await.is_err(), "it was left alone");
+    });
+}
+
+/// Renewals have a connection of their own: what hangs on the other one does not hold them up.
+#[test]
+fn renewals_wait_for_nothing_else() {
+    let Some((server, _turn)) = Server::find("redis") else { return };
+    conformance::block_on(async {
+        let stalling = Stalling::new(&server.address).await;
+        let (store, name) = (Redis::at(&stalling.address), fresh("first"));
+        let backend = store.backend();
+        let (claim, token) = server::win(&**backend, request(&name, "a", TTL * 9)).await;
+        // What the acquisition came by.
+        stalling.stall();
+        let mut reads = backend.read(vec![name.clone()]);
+        let moment = Duration::from_millis(300);
+        assert!(tokio::time::timeout(moment, &mut reads).await.is_err(), "it stands still");
+        let renewed = backend.renew(renewal(&name, claim, token, vec![claim]));
+        let renewed = tokio::time::timeout(Duration::from_secs(2), renewed).await;
+        assert_eq!(renewed.expect("in time"), Ok(Renewed::Yes));
+    });
+}
+
+#[test]
+fn names_are_listed() {
+    let Some((server, _turn)) = Server::find("redis") else { return };
+    conformance::block_on(async {
+        let prefix = fresh("listed");
+        let url = format!("redis://{}/0?prefix={prefix}", server.address);
+        let store = Store::new(RedisStore::new(&url).expect("the URL is one"));
+        let list = || store.backend().list().expect("it can");
+        assert_eq!(list().await.expect("listed"), []);
+        let mut names: Vec<_> = (0..50).map(|_| fresh("name")).collect();
+        for name in &names {
+            server::win(&**store.backend(), request(name, "a", TTL)).await;
+        }
+        names.sort();
+        assert_eq!(list().await.expect("listed"), names);
+    });
+}
+
+/// The last term of all is not followed by one that nobody can read.
+#[test]
+fn terms_have_an_end() {
+    let Some((server, _turn)) = Server::find("redis") else { return };
+    conformance::block_on(async {
+        let (store, name) = (Redis::at(&server.address), fresh("last"));
+        let mut attempt = request(&name, "a", TTL);
+        attempt.above = u64::MAX - 1;
+        let (_, token) = server::win(&**store.backend(), attempt).await;
+        assert_eq!(token.term, u64::MAX);
+        let record = store.inspect(name.as_str()).await.expect("read").expect("there");
+        let mut attempt = request(&name, "b", TTL);
+        attempt.takeover = Some(record.version);
+        let error = store.backend().acquire(attempt).await.expect_err("there is none above");
+        assert_eq!(error.kind(), StoreErrorKind::Damaged);
+        let record = store.inspect(name.as_str()).await.expect("read").expect("there");
+        assert_eq!(record.token.term, u64::MAX, "it is as it was");
+    });
+}
+
+fn renewal(name: &LeaseName, claim: Nonce, token: Token, known: Vec<Nonce>) -> Renew {
+    let (nonce, name) = (Nonce::random(), name.clone());
+    let ttl = TTL * 9;
+    Renew { name, claim, token, known, nonce, ttl, note: None, fresh_connection: false }
 }
 
 /// A password that is wrong is named as the trouble, and not shown.

@@ -1,6 +1,6 @@
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::FenceError;
+use super::{FenceError, check_fence};
 use crate::{Tenure, Token};
 
 /// A fence in a SQLite database, over whatever else is in it.
@@ -59,28 +59,42 @@ impl SqliteFence {
         resource: &str,
     ) -> Result<Self, FenceError> {
         connection.execute_batch(TABLE)?;
-        let fence = Self { resource: resource.to_owned(), token };
-        let transaction = fence.begin(connection)?;
+        let raised = Self::raised(token, resource);
+        let (transaction, fence) = raised.look(connection)?;
+        match check_fence(token, fence, resource) {
+            // What it says is below us, or nothing.
+            Ok(()) | Err(FenceError::RaiseLost { .. }) => {}
+            Err(error) => return Err(error),
+        }
         transaction.execute(RAISE, params![resource, token.term, token.step])?;
         transaction.commit()?;
-        Ok(fence)
+        Ok(raised)
+    }
+
+    /// The fence that this tenure has raised to this token before, in another call or process.
+    pub fn raised(token: Token, resource: &str) -> Self {
+        Self { resource: resource.to_owned(), token }
     }
 
     /// Begins a transaction in which nothing can get past the fence: it is refused if a newer
-    /// tenure has raised it, and no newer one can raise it before this ends.
+    /// tenure has raised it, or if the raise to our token was lost
+    /// ([`FenceError::RaiseLost`]), and no newer one can raise it before this ends.
     pub fn begin<'a>(&self, connection: &'a mut Connection) -> Result<Transaction<'a>, FenceError> {
+        let (transaction, fence) = self.look(connection)?;
+        check_fence(self.token, fence, &self.resource)?;
+        Ok(transaction)
+    }
+
+    /// Begins to write, and what the fence says.
+    fn look<'a>(
+        &self,
+        connection: &'a mut Connection,
+    ) -> Result<(Transaction<'a>, Option<Token>), FenceError> {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let fence = transaction
             .query_row(READ, params![self.resource], |row| Ok(Token::new(row.get(0)?, row.get(1)?)))
             .optional()?;
-        match fence {
-            Some(fence) if fence > self.token => Err(FenceError::Refused {
-                held: self.token,
-                fence,
-                resource: self.resource.clone(),
-            }),
-            _ => Ok(transaction),
-        }
+        Ok((transaction, fence))
     }
 
     /// The token that it was raised to.
@@ -129,6 +143,31 @@ mod tests {
         let old = raise(7, 1, &mut database).unwrap();
         raise(7, 2, &mut database).unwrap();
         assert!(matches!(old.begin(&mut database), Err(FenceError::Refused { .. })));
+    }
+
+    /// A backup is restored, or a copy that lacks the last raise takes over.
+    #[test]
+    fn a_raise_that_was_lost_is_noticed() {
+        let mut database = database();
+        let old = raise(7, 0, &mut database).unwrap();
+        for forget in [
+            "UPDATE tenure_fences SET term = 7",
+            "UPDATE tenure_fences SET term = 7, step = 9",
+            "DELETE FROM tenure_fences",
+        ] {
+            let new = raise(8, 1, &mut database).unwrap();
+            assert!(matches!(old.begin(&mut database), Err(FenceError::Refused { .. })));
+            database.execute_batch(forget).unwrap();
+            let error = new.begin(&mut database).expect_err(forget);
+            assert!(matches!(error, FenceError::RaiseLost { .. }), "{error}");
+            assert!(error.to_string().contains("raise the fence again"), "{error}");
+            // It does not raise by itself.
+            assert!(matches!(new.begin(&mut database), Err(FenceError::RaiseLost { .. })));
+            let again = raise(8, 1, &mut database).unwrap();
+            again.begin(&mut database).unwrap().commit().unwrap();
+            assert!(matches!(old.begin(&mut database), Err(FenceError::Refused { .. })));
+            database.execute_batch("UPDATE tenure_fences SET term = 7, step = 0").unwrap();
+        }
     }
 
     #[test]

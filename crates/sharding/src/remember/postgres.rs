@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use tenure_lease::fence::FenceError;
 use tenure_lease::{OpenError, Token};
 use tenure_stores::postgres::tokio_postgres::error::SqlState;
 use tenure_stores::postgres::tokio_postgres::types::Type;
@@ -60,9 +59,7 @@ impl PostgresRemember {
 
     fn error(&self, error: PostgresFenceError) -> RememberError {
         match error {
-            PostgresFenceError::Fence(FenceError::Refused { held, fence, .. }) => {
-                RememberError::Refused { held, fence }
-            }
+            PostgresFenceError::Fence(error) => error.into(),
             PostgresFenceError::Database(error) => {
                 let advice = match error.code() {
                     Some(&SqlState::INSUFFICIENT_PRIVILEGE) => DENIED,
@@ -117,7 +114,10 @@ impl Work {
 
     async fn run(&self, client: &mut Client) -> Result<Vec<String>, PostgresFenceError> {
         let Self { kind, shard, token, resource, what } = self;
-        let fence = PostgresFence::raise_token(*token, client, resource).await?;
+        let fence = match what {
+            What::Load => PostgresFence::raise_token(*token, client, resource).await?,
+            What::Change(..) => PostgresFence::raised(*token, resource),
+        };
         let work = fence.begin(client).await?;
         let mut ids = Vec::new();
         match what {

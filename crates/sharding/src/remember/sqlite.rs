@@ -43,11 +43,7 @@ impl SqliteRemember {
             // Before a thread is taken: many shards may begin at once.
             let mut connection = connection.lock_owned().await;
             match tokio::task::spawn_blocking(move || work(&mut connection)).await {
-                Ok(Ok(done)) => Ok(done),
-                Ok(Err(FenceError::Refused { held, fence, .. })) => {
-                    Err(RememberError::Refused { held, fence })
-                }
-                Ok(Err(error)) => Err(RememberError::Failed(error.into())),
+                Ok(done) => Ok(done?),
                 Err(error) => Err(RememberError::Failed(error.into())),
             }
         })
@@ -76,8 +72,7 @@ impl Remember for SqliteRemember {
         let (resource, token) = (resource(place), place.token);
         let (kind, shard) = (place.kind.to_owned(), place.shard.0);
         self.run(move |connection| {
-            let fence = SqliteFence::raise_token(token, connection, &resource)?;
-            let work = fence.begin(connection)?;
+            let work = SqliteFence::raised(token, &resource).begin(connection)?;
             for id in &added {
                 work.execute(INSERT, params![kind, shard, id])?;
             }

@@ -32,13 +32,20 @@ pub(crate) async fn conforms(one: &dyn Remember, other: &dyn Remember) {
     }
     assert_eq!(sorted(other.load(at(2, 0)).await), odd, "nothing came of it");
 
-    // A write raises the fence as well.
+    // A write raises nothing: who has not loaded, or whose load the database has forgotten, knows
+    // less than there is, or more.
+    for place in [at(2, 5), Place { shard: Shard(77), ..at(1, 0) }] {
+        let lost = other.change(place, ids(&["lost"]), Vec::new()).await.unwrap_err();
+        assert!(matches!(lost, RememberError::RaiseLost { .. }), "{lost}");
+    }
+    assert_eq!(sorted(other.load(at(2, 5)).await), odd);
     other.change(at(2, 5), ids(&["c"]), ids(&["a", "ß \u{0} '; --"])).await.unwrap();
     assert!(matches!(other.load(at(2, 4)).await, Err(RememberError::Refused { .. })));
     assert_eq!(sorted(one.load(at(u64::MAX >> 1, 0)).await), ids(&["b", "c", "日"]));
 
     // Shards and kinds are apart, and so are their fences.
     let beside = Place { shard: Shard(u32::MAX), ..at(1, 0) };
+    assert!(one.load(beside).await.unwrap().is_empty());
     one.change(beside, ids(&["a"]), Vec::new()).await.unwrap();
     assert_eq!(sorted(other.load(beside).await), ids(&["a"]));
     let other_kind = Place { kind: "order", ..at(1, 0) };
@@ -50,11 +57,13 @@ pub(crate) async fn conforms(one: &dyn Remember, other: &dyn Remember) {
     let (mine, theirs) = tokio::join!(
         async {
             for shard in 0..20 {
+                one.load(many(shard)).await.unwrap();
                 one.change(many(shard), all.clone(), Vec::new()).await.unwrap();
             }
         },
         async {
             for shard in 20..40 {
+                other.load(many(shard)).await.unwrap();
                 other.change(many(shard), all.clone(), Vec::new()).await.unwrap();
             }
         }

@@ -1,6 +1,6 @@
 //! A fence in the database that a tenure writes to.
 
-use tenure_lease::fence::FenceError;
+use tenure_lease::fence::{FenceError, check_fence};
 use tenure_lease::{Tenure, Token};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
@@ -13,6 +13,10 @@ use tokio_postgres::{Client, Error, Row, Transaction};
 /// that a newer tenure's [`raise`](Self::raise) waits for stale transactions in flight; those of
 /// one tenure do not wait for each other. What it commits was written before the raise; what comes
 /// after the raise is refused.
+///
+/// The fence is as durable as its database: a failover to an asynchronous replica may lose a raise.
+/// `begin` then says [`FenceError::RaiseLost`] to the tenure that raised it; see
+/// [what a fence cannot do](tenure_lease::fence#what-a-fence-cannot-do).
 ///
 /// ```no_run
 /// # async fn f(store: tenure_lease::Store, mut db: tokio_postgres::Client)
@@ -39,16 +43,9 @@ pub struct PostgresFence {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostgresFenceError {
-    /// The token is too low.
+    /// The token is too low, or the database has forgotten that the fence was raised to it.
     #[error(transparent)]
     Fence(#[from] FenceError),
-    /// The fence was raised, and its row is no longer there: the database has lost history, or
-    /// somebody deleted it. Raise it again before anything is read.
-    #[error("the fence on {resource:?} is gone; raise it again")]
-    Missing {
-        /// Where.
-        resource: String,
-    },
     /// The database failed.
     #[error("the fence could not be read or written: {0}")]
     Database(#[from] Error),
@@ -86,7 +83,7 @@ impl PostgresFence {
         client: &mut Client,
         resource: &str,
     ) -> Result<Self, PostgresFenceError> {
-        let fence = Self { resource: resource.to_owned(), token };
+        let fence = Self::raised(token, resource);
         let raised = match fence.try_raise(client).await {
             Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => {
                 let transaction = client.transaction().await?;
@@ -99,12 +96,15 @@ impl PostgresFence {
         if raised {
             return Ok(fence);
         }
-        // It was above us, and only rises.
+        // It was above us, and only rises, unless somebody deleted it meanwhile.
         let row = client.query_typed_opt(READ, &[(&resource, Type::TEXT)]).await?;
-        Err(match row {
-            Some(row) => fence.refusal(token_of(&row)).into(),
-            None => PostgresFenceError::Missing { resource: fence.resource },
-        })
+        check_fence(token, row.as_ref().map(token_of), resource)?;
+        Ok(fence)
+    }
+
+    /// The fence that this tenure has raised to this token before, in another call or process.
+    pub fn raised(token: Token, resource: &str) -> Self {
+        Self { resource: resource.to_owned(), token }
     }
 
     async fn try_raise(&self, client: &Client) -> Result<bool, Error> {
@@ -122,7 +122,8 @@ impl PostgresFence {
     }
 
     /// Begins a transaction in which nothing can get past the fence: it is refused if a newer
-    /// tenure has raised it, and no newer one can raise it before this ends.
+    /// tenure has raised it, or if the raise to our token was lost
+    /// ([`FenceError::RaiseLost`]), and no newer one can raise it before this ends.
     pub async fn begin<'a>(
         &self,
         client: &'a mut Client,
@@ -135,23 +136,17 @@ impl PostgresFence {
     /// The same for a transaction that you have begun yourself (with another isolation level, say):
     /// checks the fence, and holds it until the transaction ends. Before its first read.
     pub async fn hold(&self, transaction: &Transaction<'_>) -> Result<(), PostgresFenceError> {
-        let row = transaction.query_typed_opt(HOLD, &[(&self.resource, Type::TEXT)]).await?;
-        let Some(row) = row else {
-            return Err(PostgresFenceError::Missing { resource: self.resource.clone() });
+        let row = match transaction.query_typed_opt(HOLD, &[(&self.resource, Type::TEXT)]).await {
+            // The raise created the table; it is gone, as a row can be.
+            Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => None,
+            row => row?,
         };
-        match token_of(&row) {
-            fence if fence > self.token => Err(self.refusal(fence).into()),
-            _ => Ok(()),
-        }
+        Ok(check_fence(self.token, row.as_ref().map(token_of), &self.resource)?)
     }
 
     /// The token that it was raised to.
     pub fn token(&self) -> Token {
         self.token
-    }
-
-    fn refusal(&self, fence: Token) -> FenceError {
-        FenceError::Refused { held: self.token, fence, resource: self.resource.clone() }
     }
 }
 

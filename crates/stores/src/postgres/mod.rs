@@ -32,6 +32,7 @@
 //! commit (synchronous replication). An asynchronous standby that is promoted may have missed the
 //! last writes: then only a [fence](PostgresFence) refuses a stale holder.
 
+mod cancel;
 mod clients;
 mod fence;
 mod listen;
@@ -46,7 +47,7 @@ use std::time::Duration;
 
 use tenure_lease::backend::{
     Acquire, Acquired, Backend, Boxed, Expected, Promise, Release, Released, Renew, Renewed,
-    StoreError, StoreInfo, Watch,
+    StoreError, StoreErrorKind, StoreInfo, Watch,
 };
 use tenure_lease::{LeaseName, Nonce, OpenError, Record, Token, check_note};
 pub use tokio_postgres;
@@ -56,7 +57,7 @@ use tokio_postgres::types::Type;
 pub use clients::{PostgresClient, PostgresClients};
 pub use fence::{PostgresFence, PostgresFenceError};
 use listen::Listener;
-use pool::{Failure, Parameters, Pool};
+use pool::{Failure, Lane, Parameters, Pool};
 use statements::{Statements, check_format, column, record};
 use url::Settings;
 
@@ -82,10 +83,11 @@ impl PostgresStore {
     /// Puts a statement that answers with one row; `None` if there is no table.
     async fn ask(
         &self,
+        lane: Lane,
         statement: &str,
         parameters: Parameters<'_>,
     ) -> Result<Option<Row>, StoreError> {
-        match self.pool.query(statement, parameters).await {
+        match self.pool.query(lane, statement, parameters).await {
             Ok(rows) => Ok(rows.into_iter().next()),
             Err(Failure { absent_table: true, .. }) => Ok(None),
             Err(Failure { error, .. }) => Err(error),
@@ -94,9 +96,19 @@ impl PostgresStore {
 
     async fn try_acquire(&self, request: Acquire) -> Result<Acquired, StoreError> {
         check_note(request.note.as_deref())?;
+        if request.above > ABOVE_MAX {
+            return Err(StoreError::new(
+                StoreErrorKind::Unsuitable,
+                format!(
+                    "no term above {} can be asked for: it would leave no room for later ones; \
+                     {ABOVE_MAX} is the highest that it can be above of",
+                    request.above
+                ),
+            ));
+        }
         let claim = request.claim.to_string();
         let owner = request.owner.to_string();
-        let floor = request.above.saturating_add(1).to_string();
+        let floor = (request.above + 1).to_string();
         let session_name = request.session.as_ref().map(|session| session.name.as_str());
         let session_term = request.session.as_ref().map(|session| session.term.to_string());
         let takeover = request.takeover.as_ref().map(|version| version.0.as_str());
@@ -118,22 +130,26 @@ impl PostgresStore {
             (&(request.expected == Some(Expected::Absent)), Type::BOOL),
             (&expected_term, Type::TEXT),
         ];
-        let mut row = self.ask(&self.statements.acquire, parameters).await?;
+        let mut row = self.ask(Lane::Shared, &self.statements.acquire, parameters).await?;
         if row.is_none() && request.allowed_by(None, false) {
             // There is no table, so nothing was written.
             self.pool.transact(&self.statements.create).await.map_err(|failure| failure.error)?;
-            row = self.ask(&self.statements.acquire, parameters).await?;
+            row = self.ask(Lane::Shared, &self.statements.acquire, parameters).await?;
         }
         let Some(row) = row else { return Ok(Acquired::Lost(None)) };
         let found = record(&row)?;
         if let Some(term) = column::<Option<String>>(&row, "won")? {
-            // What our own statement computed.
-            let term = term.parse().expect("a term is a number");
+            let term = term.parse().map_err(|_| exhausted(&request.name, &term))?;
             return Ok(Acquired::Won { token: Token::new(term, 0), former: found });
+        }
+        if let Some(found) = &found
+            && found.token.term == u64::MAX
+        {
+            return Err(exhausted(&request.name, &u64::MAX.to_string()));
         }
         if request.allowed_by(found.as_ref(), false) {
             // Somebody was faster, and their record is newer than what we were shown.
-            return Ok(Acquired::Lost(self.look(&request.name).await?));
+            return Ok(Acquired::Lost(self.look(Lane::Shared, &request.name).await?));
         }
         Ok(Acquired::Lost(found))
     }
@@ -143,10 +159,15 @@ impl PostgresStore {
         let known = texts(&request.known);
         if request.token.step != 0 {
             // No record has such a token.
-            return Ok(Renewed::Refused(self.look(&request.name).await?));
+            return Ok(Renewed::Refused(self.look(Lane::First, &request.name).await?));
         }
+        let lane = match request.fresh_connection {
+            true => Lane::Fresh(FRESH_FOR.min(request.ttl / 30)),
+            false => Lane::First,
+        };
         let row = self
             .ask(
+                lane,
                 &self.statements.renew,
                 &[
                     (&request.name.as_str(), Type::TEXT),
@@ -171,7 +192,7 @@ impl PostgresStore {
                 && nonce.is_some_and(|nonce| request.known.contains(&nonce))
         });
         // If what we were shown is ours, it is older than what refused us.
-        let found = if ours { self.look(&request.name).await? } else { found };
+        let found = if ours { self.look(lane, &request.name).await? } else { found };
         Ok(Renewed::Refused(found))
     }
 
@@ -179,6 +200,7 @@ impl PostgresStore {
         let known = texts(&request.known);
         let row = self
             .ask(
+                Lane::First,
                 &self.statements.release,
                 &[
                     (&request.name.as_str(), Type::TEXT),
@@ -197,31 +219,60 @@ impl PostgresStore {
         Ok(Released::Refused)
     }
 
-    async fn try_read(&self, names: &[LeaseName]) -> Result<Vec<Option<Record>>, StoreError> {
+    async fn try_read(
+        &self,
+        lane: Lane,
+        names: &[LeaseName],
+    ) -> Result<Vec<Option<Record>>, StoreError> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
         let wanted: Vec<&str> = names.iter().map(LeaseName::as_str).collect();
-        let rows = self.pool.query(&self.statements.read, &[(&wanted, Type::TEXT_ARRAY)]).await;
-        let rows = match rows {
-            Ok(rows) => rows,
-            Err(Failure { absent_table: true, .. }) => return Ok(vec![None; names.len()]),
-            Err(Failure { error, .. }) => return Err(error),
+        let parameters: Parameters<'_> = &[(&wanted, Type::TEXT_ARRAY)];
+        let Some(rows) = self.rows(lane, &self.statements.read, parameters).await? else {
+            return Ok(vec![None; names.len()]);
         };
-        // A pooler may have been pointed elsewhere since we connected.
-        if rows.iter().any(|row| column(row, "standby").unwrap_or(false)) {
-            return Err(StoreError::unavailable(
-                "the postgres server has become a standby: its records are not current",
-            ));
-        }
         let records: Vec<_> = rows.iter().map(record).collect::<Result<_, _>>()?;
         assert_eq!(records.len(), names.len(), "the statement answers for each name");
         Ok(records)
     }
 
+    async fn try_list(&self) -> Result<Vec<LeaseName>, StoreError> {
+        let rows = self.rows(Lane::Shared, &self.statements.list, &[]).await?.unwrap_or_default();
+        let mut names = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let name = column::<Option<String>>(row, "name")?;
+            // A row that somebody else made may have a name that no lease has.
+            names.extend(name.and_then(|name| LeaseName::new(&name).ok()));
+        }
+        Ok(names)
+    }
+
+    /// Reads, from a primary; `None` if there is no table.
+    async fn rows(
+        &self,
+        lane: Lane,
+        statement: &str,
+        parameters: Parameters<'_>,
+    ) -> Result<Option<Vec<Row>>, StoreError> {
+        let rows = match self.pool.query(lane, statement, parameters).await {
+            Ok(rows) => rows,
+            Err(Failure { absent_table: true, .. }) => return Ok(None),
+            Err(Failure { error, .. }) => return Err(error),
+        };
+        // A pooler may have been pointed elsewhere since we connected.
+        if rows.iter().any(|row| column(row, "standby").unwrap_or(false)) {
+            self.pool.leave();
+            return Err(StoreError::unavailable(
+                "the postgres server has become a standby: its records are not current",
+            ));
+        }
+        Ok(Some(rows))
+    }
+
     /// The record as it is now.
-    async fn look(&self, name: &LeaseName) -> Result<Option<Record>, StoreError> {
-        Ok(self.try_read(std::slice::from_ref(name)).await?.into_iter().next().flatten())
+    async fn look(&self, lane: Lane, name: &LeaseName) -> Result<Option<Record>, StoreError> {
+        Ok(self.try_read(lane, std::slice::from_ref(name)).await?.into_iter().next().flatten())
     }
 }
 
@@ -251,7 +302,11 @@ impl Backend for PostgresStore {
     }
 
     fn read(&self, names: Vec<LeaseName>) -> Boxed<'_, Result<Vec<Option<Record>>, StoreError>> {
-        Box::pin(async move { self.try_read(&names).await })
+        Box::pin(async move { self.try_read(Lane::Shared, &names).await })
+    }
+
+    fn list(&self) -> Option<Boxed<'_, Result<Vec<LeaseName>, StoreError>>> {
+        Some(Box::pin(self.try_list()))
     }
 
     fn watch(&self, name: &LeaseName) -> Option<Box<dyn Watch>> {
@@ -266,6 +321,17 @@ impl std::fmt::Debug for PostgresStore {
     }
 }
 
+/// A term that nothing can follow.
+fn exhausted(name: &LeaseName, term: &str) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Damaged,
+        format!(
+            "lease {name:?} has reached the term {term}, and there is none above it; set a lower \
+             one in tenure_leases and tenure_terms that is above what its fences have seen"
+        ),
+    )
+}
+
 fn texts(nonces: &[Nonce]) -> Vec<String> {
     nonces.iter().map(Nonce::to_string).collect()
 }
@@ -274,3 +340,10 @@ fn texts(nonces: &[Nonce]) -> Vec<String> {
 fn milliseconds(ttl: Duration) -> i64 {
     i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX).max(1)
 }
+
+/// The highest term that a repair can ask to be above of: what signed numbers of 64 bits can say, as
+/// other stores and fences have them. As many lie above it.
+const ABOVE_MAX: u64 = i64::MAX as u64;
+/// A connection that was opened within this time is newer than a renewal that has had no answer for
+/// long enough to be followed by another.
+const FRESH_FOR: Duration = Duration::from_millis(100);

@@ -3,18 +3,26 @@
 //! A process with one lease has one connection. A second is opened only while the first is busy, up
 //! to a small number: a statement that waits (for a row that somebody has locked in a session of
 //! their own, say) must not hold up the renewals of all other leases behind it, and a few that
-//! commit at once share the server's disk flush.
+//! commit at once share the server's disk flush. Renewals have as many of their own as everything
+//! else together, so that they never wait for reads or acquisitions.
 //!
 //! Whoever asks may lose interest at any moment, as the keeper does at its time-out. Then
 //!
 //! * a statement that was sent is cancelled at the server and its connection closed: otherwise each
-//!   retry would leave another session waiting there;
+//!   retry would leave another session waiting there. Only then: a renewal that asks for a fresh
+//!   connection leaves the one before it alone. The cancel request carries the key of that one
+//!   connection, which serves nothing else from then on, and which is closed when the statement has
+//!   ended; PgBouncer passes it on only while that connection has a statement at a server;
 //! * other connections that have been silent since before it was sent are closed as well, so that a
 //!   network that went dead costs one time-out, not one per connection;
 //! * a connection that is being made is finished all the same, for whoever comes next: a handshake
 //!   may take longer than the operation time-out of a short ttl.
+//!
+//! When a fresh connection answers, the same goes for older ones that are idle, and older requests
+//! without an answer give their place to others.
 #![allow(clippy::disallowed_methods)] // It connects, and waits for a bounded time.
 
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,8 +35,9 @@ use tokio::time::timeout;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Connection, Row, Socket};
 
+use super::cancel::cancel;
 use super::tls::Stream;
-use super::trouble::{is_absent_table, store_error};
+use super::trouble::{is_absent_table, is_read_only, store_error};
 use super::url::Target;
 
 /// Why a statement has no result.
@@ -47,21 +56,56 @@ impl From<StoreError> for Failure {
 /// The parameters of a statement.
 pub(super) type Parameters<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 
+/// Which connections a statement may take, and whom it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// With everything else that can wait.
+    Shared,
+    /// Before that: a renewal or a release.
+    First,
+    /// As [`Lane::First`], on a connection that was opened at most so long ago.
+    Fresh(Duration),
+}
+
 pub(super) struct Pool {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     target: Target,
-    idle: Mutex<Vec<Connected>>,
+    state: Mutex<State>,
+    /// How many idle connections are kept.
+    idle_max: usize,
     /// One for each statement or handshake under way: as many connections are needed at most.
     permits: Arc<Semaphore>,
+    /// The same for renewals and releases.
+    first_permits: Arc<Semaphore>,
+    /// The same for those that want a fresh connection.
+    fresh_permits: Arc<Semaphore>,
+    /// For requests that had no answer when a newer connection had one: they free their permit.
+    overtaken_permits: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Those that answered last stand last.
+    idle: Vec<Connected>,
+    /// What is under way, by its number.
+    requests: BTreeMap<u64, InFlight>,
+    /// How many requests there have been.
+    count: u64,
+}
+
+struct InFlight {
+    sent: Moment,
+    permit: OwnedSemaphorePermit,
 }
 
 /// An open connection, driven by a task of its own.
 struct Connected {
     client: Client,
     driver: AbortHandle,
+    opened: Moment,
     /// When it last answered.
     answered: Moment,
 }
@@ -69,13 +113,23 @@ struct Connected {
 impl Pool {
     /// Connects to nothing yet.
     pub(super) fn new(target: Target, connections: usize) -> Self {
-        let permits = Arc::new(Semaphore::new(connections));
-        Self { shared: Arc::new(Shared { target, idle: Mutex::default(), permits }) }
+        let permits = |number| Arc::new(Semaphore::new(number));
+        Self {
+            shared: Arc::new(Shared {
+                target,
+                state: Mutex::default(),
+                idle_max: connections,
+                permits: permits(connections),
+                first_permits: permits(connections),
+                fresh_permits: permits(FRESH_MAX),
+                overtaken_permits: permits(OVERTAKEN_MAX),
+            }),
+        }
     }
 
     /// A connection for a while.
     pub(super) async fn take(&self) -> Result<Busy, StoreError> {
-        self.shared.take().await
+        self.shared.take(Lane::Shared).await
     }
 
     /// Where it is, for people.
@@ -86,22 +140,35 @@ impl Pool {
     /// Puts one statement, which commits by itself, in one round trip.
     pub(super) async fn query(
         &self,
+        lane: Lane,
         statement: &str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, Failure> {
-        let busy = self.shared.take().await?;
+        let busy = self.shared.take(lane).await?;
         let answer = busy.client().query_typed(statement, parameters).await;
-        busy.answered(answer.is_ok() || is_answer(answer.as_ref().err()));
+        match &answer {
+            Ok(_) => busy.answered(true),
+            Err(error) if is_read_only(error) => {
+                busy.answered(false);
+                self.leave();
+            }
+            Err(error) => busy.answered(error.as_db_error().is_some()),
+        }
         answer.map_err(|error| self.shared.failure(&error))
     }
 
     /// Puts several statements that make a transaction.
     pub(super) async fn transact(&self, statements: &str) -> Result<(), Failure> {
-        let busy = self.shared.take().await?;
+        let busy = self.shared.take(Lane::Shared).await?;
         let answer = busy.client().batch_execute(statements).await;
         // After an error the transaction is still open; it ends with the connection.
         busy.answered(answer.is_ok());
         answer.map_err(|error| self.shared.failure(&error))
+    }
+
+    /// The server is not the primary any more: what is asked next looks for the one that is.
+    pub(super) fn leave(&self) {
+        self.shared.lock().idle.clear();
     }
 }
 
@@ -111,33 +178,27 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-/// Whether the server has spoken, and will go on listening.
-fn is_answer(error: Option<&tokio_postgres::Error>) -> bool {
-    error.is_some_and(|error| error.as_db_error().is_some())
-}
-
 impl Shared {
-    async fn take(self: &Arc<Self>) -> Result<Busy, StoreError> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let permit = permit.expect("the semaphore is never closed");
-        let idle = {
-            let mut idle = self.lock();
-            let now = Moment::now();
-            idle.retain(|connected| {
-                !connected.client.is_closed() && now.since(connected.answered) < IDLE_MAX
-            });
-            idle.pop()
+    async fn take(self: &Arc<Self>, lane: Lane) -> Result<Busy, StoreError> {
+        // Beyond so many fresh ones, the newest that there is has to do.
+        let fresh_permit = match lane {
+            Lane::Fresh(_) => Arc::clone(&self.fresh_permits).try_acquire_owned().ok(),
+            Lane::Shared | Lane::First => None,
         };
+        let (lane, permit) = match (lane, fresh_permit) {
+            (Lane::Fresh(_), Some(permit)) => (lane, permit),
+            (Lane::Shared, _) => (lane, wait_for(&self.permits).await),
+            (Lane::First | Lane::Fresh(_), _) => (Lane::First, wait_for(&self.first_permits).await),
+        };
+        let idle = self.lock().take_idle(lane);
         let (connected, permit) = match idle {
             Some(connected) => (connected, permit),
             None => self.connect(permit).await?,
         };
-        Ok(Busy {
-            shared: Arc::clone(self),
-            connected: Some(connected),
-            sent: Moment::now(),
-            _permit: permit,
-        })
+        let sent = Moment::now();
+        let number = self.lock().begin(InFlight { sent, permit });
+        let (shared, connected) = (Arc::clone(self), Some(connected));
+        Ok(Busy { shared, connected, lane, number, sent })
     }
 
     /// On a task of its own, which finishes also if nobody waits any more.
@@ -151,7 +212,7 @@ impl Shared {
             let result = open(&shared.target).await;
             let unwanted = sender.send(result.map(|connected| (connected, permit))).err();
             if let Some(Ok((connected, _permit))) = unwanted {
-                shared.lock().push(connected);
+                shared.lock().keep(connected, shared.idle_max);
             }
         });
         receiver.await.unwrap_or_else(|_| {
@@ -166,9 +227,52 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Connected>> {
-        // Each change is a single push, pop or retain, so a panic elsewhere leaves it sound.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each change is one of the methods of `State`, which do not panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn wait_for(permits: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed")
+}
+
+impl State {
+    fn take_idle(&mut self, lane: Lane) -> Option<Connected> {
+        let now = Moment::now();
+        self.idle.retain(|connected| {
+            !connected.client.is_closed() && now.since(connected.answered) < IDLE_MAX
+        });
+        match lane {
+            Lane::Shared | Lane::First => self.idle.pop(),
+            Lane::Fresh(age) => {
+                let is_fresh = |connected: &Connected| now.since(connected.opened) < age;
+                let index = self.idle.iter().rposition(is_fresh)?;
+                Some(self.idle.remove(index))
+            }
+        }
+    }
+
+    /// Keeps a connection that has just answered; a burst leaves no more than `idle_max` behind.
+    fn keep(&mut self, connected: Connected, idle_max: usize) {
+        if self.idle.len() >= idle_max {
+            self.idle.remove(0);
+        }
+        self.idle.push(connected);
+    }
+
+    fn begin(&mut self, request: InFlight) -> u64 {
+        self.count += 1;
+        self.requests.insert(self.count, request);
+        self.count
+    }
+
+    /// Takes out the idle connections that have said nothing since then.
+    fn take_silent(&mut self, since: Moment) -> Vec<Connected> {
+        let all = std::mem::take(&mut self.idle);
+        let (keep, silent) = all.into_iter().partition(|connected| connected.answered >= since);
+        self.idle = keep;
+        silent
     }
 }
 
@@ -177,8 +281,10 @@ pub(super) struct Busy {
     shared: Arc<Shared>,
     /// Gone once it was answered.
     connected: Option<Connected>,
+    lane: Lane,
+    /// Of the request.
+    number: u64,
     sent: Moment,
-    _permit: OwnedSemaphorePermit,
 }
 
 impl Busy {
@@ -193,32 +299,43 @@ impl Busy {
 
     /// What was under way is over; if the connection is `sound`, the next one may have it.
     pub(super) fn answered(mut self, sound: bool) {
-        if let Some(mut connected) = self.connected.take()
-            && sound
-        {
-            connected.answered = Moment::now();
-            self.shared.lock().push(connected);
+        let Some(mut connected) = self.connected.take() else { return };
+        if !sound {
+            return;
         }
+        connected.answered = Moment::now();
+        let mut state = self.shared.lock();
+        if let Lane::Fresh(age) = self.lane {
+            // A request that this one follows, and all that hangs with it, is older than that.
+            let since = self.sent - age;
+            drop(state.take_silent(since));
+            for request in state.requests.values_mut().filter(|request| request.sent < since) {
+                let permits = Arc::clone(&self.shared.overtaken_permits);
+                let Ok(permit) = permits.try_acquire_owned() else { break };
+                request.permit = permit;
+            }
+        }
+        state.keep(connected, self.shared.idle_max);
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.requests.remove(&self.number);
         let Some(abandoned) = self.connected.take() else { return };
-        let silent = {
-            let mut idle = self.shared.lock();
-            let (keep, silent) = std::mem::take(&mut *idle)
-                .into_iter()
-                .partition::<Vec<_>, _>(|connected| connected.answered >= self.sent);
-            *idle = keep;
-            silent
-        };
+        let silent = state.take_silent(self.sent);
+        drop(state);
         silent.iter().for_each(|connected| connected.driver.abort());
-        let (cancel, target) = (abandoned.client.cancel_token(), self.shared.target.clone());
+        let (token, target) = (abandoned.client.cancel_token(), self.shared.target.clone());
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                // If it cannot be cancelled, it does no harm: every write is conditional.
-                let _ = timeout(target.timeout, cancel.cancel_query(target.tls)).await;
+                let ended = async {
+                    cancel(&token, &target).await;
+                    // A pooler closes a server's connection if its client goes in mid-statement.
+                    let _ = abandoned.client.batch_execute("").await;
+                };
+                let _ = timeout(target.timeout, ended).await;
                 abandoned.driver.abort();
             });
         }
@@ -239,7 +356,8 @@ async fn open(target: &Target) -> Result<Connected, StoreError> {
             .await
             .map_err(|error| store_error(&target.place(), &error))?;
         check(target, &row)?;
-        Ok(Connected { client, driver, answered: Moment::now() })
+        let now = Moment::now();
+        Ok(Connected { client, driver, opened: now, answered: now })
     };
     match timeout(target.timeout, opened).await {
         Ok(result) => result,
@@ -250,8 +368,8 @@ async fn open(target: &Target) -> Result<Connected, StoreError> {
 /// A connection, not yet driven.
 pub(super) async fn dial(
     target: &Target,
-) -> Result<(Client, Connection<Socket, Stream<Socket>>), StoreError> {
-    let dialled = target.config.connect(target.tls.clone());
+) -> Result<(Client, Connection<Socket, Stream>), StoreError> {
+    let dialled = target.config.connect(target.tls.connector.clone());
     match timeout(target.timeout, dialled).await {
         Ok(result) => result.map_err(|error| store_error(&target.place(), &error)),
         Err(_) => Err(slow(target)),
@@ -282,6 +400,10 @@ fn check(target: &Target, row: &Row) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// So many fresh connections are being opened or in use at once.
+const FRESH_MAX: usize = 16;
+/// So many requests wait on connections that newer ones have overtaken, before they count again.
+const OVERTAKEN_MAX: usize = 16;
 /// What nobody needed for so long goes; a firewall may have forgotten it, too.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 const CHECK: &str = "SELECT pg_is_in_recovery(), current_setting('synchronous_commit')";

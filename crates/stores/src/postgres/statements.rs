@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use tenure_lease::backend::{StoreError, StoreErrorKind};
+use tenure_lease::backend::{LIST_MAX, StoreError, StoreErrorKind};
 use tenure_lease::record::{Expiry, FORMAT, Holder, SessionRef, Version};
 use tenure_lease::{LeaseName, Nonce, Record, Token};
 use tokio_postgres::Row;
@@ -25,6 +25,7 @@ pub(super) struct Statements {
     pub(super) renew: String,
     pub(super) release: String,
     pub(super) read: String,
+    pub(super) list: String,
     /// Creates the tables; several simple statements in one transaction.
     pub(super) create: String,
 }
@@ -39,12 +40,15 @@ impl Statements {
                 .replace("{record}", RECORD)
                 .replace("{version}", VERSION)
                 .replace("{format}", &FORMAT.to_string())
+                .replace("{term_max}", &u64::MAX.to_string())
+                .replace("{list_max}", &LIST_MAX.to_string())
         };
         Self {
             acquire: text(ACQUIRE),
             renew: text(RENEW),
             release: text(RELEASE),
             read: text(READ),
+            list: text(LIST),
             create: CREATE.replace("{schema}", schema).replace("{tables}", SCHEMA),
         }
     }
@@ -136,7 +140,7 @@ WITH seen AS MATERIALIZED (
     SELECT {record} FROM {leases} WHERE name = $1
 ), former AS MATERIALIZED (
     SELECT {record} FROM {leases}
-    WHERE name = $1 AND format <= {format}
+    WHERE name = $1 AND format <= {format} AND term < {term_max}
         AND NOT $11 AND ($12 IS NULL OR term = $12::numeric)
         AND (owner IS NULL OR {version} = $10)
     FOR UPDATE
@@ -201,6 +205,13 @@ FROM unnest($1) WITH ORDINALITY AS wanted (wanted, position)
 LEFT JOIN (SELECT {record} FROM {leases}) AS record ON record.name = wanted.wanted
 ORDER BY wanted.position";
 
+/// One row for each record; one without a name if there is none.
+const LIST: &str = "
+SELECT pg_is_in_recovery() AS standby, record.name
+FROM (VALUES (1)) AS one
+LEFT JOIN (SELECT name FROM {leases} ORDER BY name COLLATE \"C\" LIMIT {list_max}) AS record ON true
+ORDER BY record.name COLLATE \"C\"";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,7 +219,9 @@ mod tests {
     #[test]
     fn nothing_is_left_to_fill_in() {
         let texts = Statements::new("public");
-        for text in [&texts.acquire, &texts.renew, &texts.release, &texts.read, &texts.create] {
+        for text in
+            [&texts.acquire, &texts.renew, &texts.release, &texts.read, &texts.list, &texts.create]
+        {
             assert!(!text.contains('{') && !text.contains('}'), "{text}");
         }
     }

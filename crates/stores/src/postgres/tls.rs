@@ -1,26 +1,31 @@
 //! TLS by rustls, for those who ask for it.
 //!
 //! There is one kind: the server's certificate and name are verified. (libpq's `require` takes any
-//! certificate, which keeps out nobody who can redirect a connection; here it verifies.)
+//! certificate, which keeps out nobody who can redirect a connection; here it verifies.) A password
+//! is bound to the TLS channel where the server offers SCRAM-SHA-256-PLUS.
 
-use std::future::Future;
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
+use rustls::client::WantsClientCert;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 use tenure_lease::OpenError;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
-use tokio_rustls::{TlsConnector, client};
+use tokio_postgres::Socket;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// Makes TLS streams, or refuses to.
+/// Whether to speak TLS, and how.
 #[derive(Clone)]
-pub(super) struct Tls(Option<Arc<ClientConfig>>);
+pub(super) struct Tls {
+    /// Trusts nobody if TLS is off; `sslmode` then keeps it from being used.
+    pub(super) connector: MakeRustlsConnect,
+    is_on: bool,
+}
+
+/// What a connection reads and writes, with or without TLS.
+pub(super) type Stream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 
 /// PEM files.
 pub(super) struct Files<'a> {
@@ -31,8 +36,9 @@ pub(super) struct Files<'a> {
 }
 
 impl Tls {
-    pub(super) fn off() -> Self {
-        Self(None)
+    pub(super) fn off() -> Result<Self, OpenError> {
+        let config = trusting(RootCertStore::empty())?.with_no_client_auth();
+        Ok(Self { connector: MakeRustlsConnect::new(config), is_on: false })
     }
 
     pub(super) fn on(files: Files<'_>) -> Result<Self, OpenError> {
@@ -52,10 +58,7 @@ impl Tls {
                 "no certificate to trust was found; name sslrootcert".into(),
             ));
         }
-        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| OpenError::Url(format!("TLS cannot be set up: {error}")))?
-            .with_root_certificates(roots);
+        let builder = trusting(roots)?;
         let config = match (files.certificate, files.key) {
             (None, None) => builder.with_no_client_auth(),
             (Some(certificate), Some(key)) => {
@@ -67,12 +70,21 @@ impl Tls {
             }
             _ => return Err(OpenError::Url("sslcert and sslkey belong together".into())),
         };
-        Ok(Self(Some(Arc::new(config))))
+        Ok(Self { connector: MakeRustlsConnect::new(config), is_on: true })
     }
 
     pub(super) fn is_on(&self) -> bool {
-        self.0.is_some()
+        self.is_on
     }
+}
+
+fn trusting(
+    roots: RootCertStore,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, OpenError> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| OpenError::Url(format!("TLS cannot be set up: {error}")))?;
+    Ok(builder.with_root_certificates(roots))
 }
 
 fn certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, OpenError> {
@@ -83,79 +95,4 @@ fn certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, OpenError> {
 
 fn unusable(path: &str, error: &dyn std::fmt::Display) -> OpenError {
     OpenError::Url(format!("{path:?} cannot be used: {error}"))
-}
-
-impl<S> MakeTlsConnect<S> for Tls
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    type Stream = Stream<S>;
-    type TlsConnect = Connect;
-    type Error = io::Error;
-
-    fn make_tls_connect(&mut self, domain: &str) -> Result<Connect, io::Error> {
-        let Some(config) = &self.0 else { return Ok(Connect(None)) };
-        let name = ServerName::try_from(domain.to_owned())
-            .map_err(|_| io::Error::other("the host has no name that a certificate could carry"))?;
-        Ok(Connect(Some((TlsConnector::from(Arc::clone(config)), name))))
-    }
-}
-
-/// One TLS handshake to come.
-pub(super) struct Connect(Option<(TlsConnector, ServerName<'static>)>);
-
-impl<S> TlsConnect<S> for Connect
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    type Stream = Stream<S>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Stream<S>>> + Send>>;
-
-    fn connect(self, stream: S) -> Self::Future {
-        Box::pin(async move {
-            let Some((connector, name)) = self.0 else {
-                return Err(io::Error::other("TLS was not asked for"));
-            };
-            Ok(Stream(Box::new(connector.connect(name, stream).await?)))
-        })
-    }
-}
-
-/// A stream inside TLS.
-pub(super) struct Stream<S>(Box<client::TlsStream<S>>);
-
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {
-    /// None: whoever could stand in the middle would need a certificate that we trust.
-    fn channel_binding(&self) -> ChannelBinding {
-        ChannelBinding::none()
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buffer)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
 }

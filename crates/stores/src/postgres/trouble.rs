@@ -47,6 +47,9 @@ fn kind(code: &SqlState) -> StoreErrorKind {
     if [SqlState::INSUFFICIENT_PRIVILEGE].contains(code) {
         return StoreErrorKind::Denied;
     }
+    if [SqlState::NUMERIC_VALUE_OUT_OF_RANGE].contains(code) {
+        return StoreErrorKind::Damaged;
+    }
     if [SqlState::INVALID_CATALOG_NAME, SqlState::INVALID_SCHEMA_NAME, SqlState::DISK_FULL]
         .contains(code)
     {
@@ -59,6 +62,11 @@ fn kind(code: &SqlState) -> StoreErrorKind {
         Some("0A" | "22" | "23" | "42") => StoreErrorKind::Unsuitable,
         _ => StoreErrorKind::Unavailable,
     }
+}
+
+/// The server takes no writes: it is a standby by now.
+pub(super) fn is_read_only(error: &Error) -> bool {
+    error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
 }
 
 /// The table, or its schema, is not there: whatever was asked for was certainly not done.
@@ -75,6 +83,7 @@ mod tests {
         for (code, expected) in [
             ("28P01", StoreErrorKind::Denied),
             ("42501", StoreErrorKind::Denied),
+            ("22003", StoreErrorKind::Damaged),
             ("3D000", StoreErrorKind::Unsuitable),
             ("42703", StoreErrorKind::Unsuitable),
             ("53100", StoreErrorKind::Unsuitable),

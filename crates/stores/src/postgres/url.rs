@@ -46,7 +46,7 @@ impl Settings {
             },
         };
         let tls = match value("sslmode").map(String::as_str) {
-            None | Some("disable") => Tls::off(),
+            None | Some("disable") => Tls::off()?,
             Some("require" | "verify-full") => Tls::on(Files {
                 roots: value("sslrootcert").map(String::as_str),
                 certificate: value("sslcert").map(String::as_str),

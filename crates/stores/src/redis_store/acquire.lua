@@ -21,6 +21,8 @@ if not allowed then return answer('lost', record) end
 local term = NOW
 if record and not above(term, record.term) then term = next_after(record.term) end
 if not above(term, ARGV[11]) then term = next_after(ARGV[11]) end
+-- Nothing is above it: whoever repairs the record has to lower it.
+if above(term, '18446744073709551615') then return {'damaged'} end
 local note = ''
 if ARGV[6] == '1' then note = ARGV[7] elseif record then note = record.note end
 

@@ -1,143 +1,253 @@
-//! Watching: one subscription for all leases of a client, and a look now and then behind it.
+//! Watching: one subscription and one look for all leases that a process waits for.
 //!
 //! A message is a hint that is heard at most once, and not at all by who is not connected; an
-//! operator's tool sends none. So each watch also looks at its record every second.
+//! operator's tool sends none, and a renewal does not either. So once a second one pipeline looks at
+//! all of the records that are waited for, and wakes whoever waits for one that has changed.
 #![allow(clippy::disallowed_methods)] // It waits, and starts tasks.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::redis::Value;
 use futures_util::StreamExt as _;
-use tokio::sync::broadcast::{self, error::RecvError};
-use tokio::task::JoinHandle;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
 
 use tenure_lease::backend::{Boxed, Watch};
 use tenure_lease::{LeaseName, Nonce};
 
 use super::link::Link;
-use super::{Keys, tenant};
+use super::{Keys, READ_MAX, states};
 
-/// Hears what is published, and tells all watches.
+/// Wakes all watches of a client.
 pub(super) struct Hub {
-    link: Arc<Link>,
+    link: Link,
     channel: String,
-    heard: broadcast::Sender<Heard>,
-    task: Mutex<Option<JoinHandle<()>>>,
+    state: Mutex<State>,
+    /// The last watch has gone.
+    deserted: Notify,
 }
 
-/// What was heard.
-#[derive(Clone, Debug)]
-enum Heard {
-    /// This lease has changed.
-    Name(Arc<str>),
-    /// The subscription stands (again); something may have been missed before.
-    Anew,
+#[derive(Default)]
+struct State {
+    watched: BTreeMap<LeaseName, Watched>,
+    /// The number of the task that listens and looks.
+    running: Option<u64>,
+    tasks: u64,
+    /// What is published from now on will be heard.
+    is_subscribed: bool,
+}
+
+struct Watched {
+    keys: Keys,
+    /// What the last look found; `None`: nothing yet, or Redis was away since.
+    seen: Option<Vec<Value>>,
+    woken: Vec<Arc<Notify>>,
+}
+
+impl Watched {
+    fn wake(&self) {
+        self.woken.iter().for_each(|woken| woken.notify_one());
+    }
 }
 
 impl Hub {
-    pub(super) fn new(link: Arc<Link>, channel: String) -> Self {
-        let (heard, _) = broadcast::channel(QUEUE);
-        Self { link, channel, heard, task: Mutex::default() }
+    pub(super) fn new(link: Link, channel: String) -> Self {
+        Self { link, channel, state: Mutex::default(), deserted: Notify::new() }
     }
 
-    /// A new pair of ears; the subscription is made if there is none.
-    fn listen(self: &Arc<Self>) -> broadcast::Receiver<Heard> {
-        let receiver = self.heard.subscribe();
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
-        if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            let (link, channel) = (Arc::clone(&self.link), self.channel.clone());
-            *task = Some(tokio::spawn(relay(link, channel, self.heard.clone())));
+    fn join(self: &Arc<Self>, name: &LeaseName, keys: &Keys, woken: &Arc<Notify>) {
+        let mut state = self.lock();
+        let fresh = || Watched { keys: keys.clone(), seen: None, woken: Vec::new() };
+        state.watched.entry(name.clone()).or_insert_with(fresh).woken.push(Arc::clone(woken));
+        if state.is_subscribed {
+            woken.notify_one();
         }
-        receiver
+        drop(state);
+        self.ensure_running();
     }
-}
 
-/// Passes messages on for as long as anybody listens.
-async fn relay(link: Arc<Link>, channel: String, heard: broadcast::Sender<Heard>) {
-    let mut failures = 0;
-    while heard.receiver_count() > 0 {
-        let subscribed = tokio::time::timeout(SUBSCRIBE_TIMEOUT, link.subscribe(&channel)).await;
-        if let Ok(Ok(messages)) = subscribed {
-            failures = 0;
-            let (mut sink, mut stream) = messages.split();
-            // Nobody may be listening any more: that is seen below.
-            let _ = heard.send(Heard::Anew);
-            loop {
-                match tokio::time::timeout(PROBE, stream.next()).await {
-                    Ok(Some(message)) => {
-                        let name = String::from_utf8_lossy(message.get_payload_bytes());
-                        let _ = heard.send(Heard::Name(name.into()));
-                    }
-                    Ok(None) => break,
-                    // Silence: is anybody there, on either side?
-                    Err(_) if heard.receiver_count() == 0 => return,
-                    Err(_) => {
-                        let ping = tokio::time::timeout(PROBE, sink.ping::<()>()).await;
-                        if !matches!(ping, Ok(Ok(()))) {
-                            break;
+    /// Starts the task that listens and looks, if there is none: it ends with its runtime.
+    fn ensure_running(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if state.running.is_none() {
+            state.tasks += 1;
+            state.running = Some(state.tasks);
+            tokio::spawn(Arc::clone(self).run(state.tasks));
+        }
+    }
+
+    fn leave(&self, name: &LeaseName, woken: &Arc<Notify>) {
+        let mut state = self.lock();
+        if let Some(watched) = state.watched.get_mut(name) {
+            watched.woken.retain(|other| !Arc::ptr_eq(other, woken));
+            if watched.woken.is_empty() {
+                state.watched.remove(name);
+            }
+        }
+        if state.watched.is_empty() {
+            self.deserted.notify_one();
+        }
+    }
+
+    async fn run(self: Arc<Self>, task: u64) {
+        let _running = Running(&self, task);
+        tokio::select! {
+            () = self.relay() => {}
+            () = self.look() => {}
+            () = self.until_deserted() => {}
+        }
+    }
+
+    /// Returns when nobody waits any more; from then on the task does not count as running.
+    async fn until_deserted(&self) {
+        loop {
+            self.deserted.notified().await;
+            let mut state = self.lock();
+            if state.watched.is_empty() {
+                state.running = None;
+                return;
+            }
+        }
+    }
+
+    /// Passes messages on.
+    async fn relay(&self) {
+        let mut failures = 0;
+        loop {
+            if let Ok(Ok(messages)) =
+                timeout(SUBSCRIBE_TIMEOUT, self.link.subscribe(&self.channel)).await
+            {
+                failures = 0;
+                let (mut sink, mut stream) = messages.split();
+                let _subscribed = Subscribed::begin(self);
+                loop {
+                    match timeout(PROBE, stream.next()).await {
+                        Ok(Some(message)) => {
+                            self.wake(&String::from_utf8_lossy(message.get_payload_bytes()));
+                        }
+                        Ok(None) => break,
+                        // Silence: is anybody there?
+                        Err(_) => {
+                            if !matches!(timeout(PROBE, sink.ping::<()>()).await, Ok(Ok(()))) {
+                                break;
+                            }
                         }
                     }
                 }
             }
+            failures = (failures + 1).min(6);
+            sleep(jittered(BACKOFF * 2_u32.pow(failures))).await;
         }
-        failures = (failures + 1).min(6);
-        tokio::time::sleep(jittered(BACKOFF * 2_u32.pow(failures))).await;
+    }
+
+    /// Looks at all that is waited for, a batch at a time.
+    async fn look(&self) {
+        loop {
+            sleep(jittered(LOOK)).await;
+            let watched: Vec<(LeaseName, Keys)> = {
+                let state = self.lock();
+                let of =
+                    |(name, watched): (&LeaseName, &Watched)| (name.clone(), watched.keys.clone());
+                state.watched.iter().map(of).collect()
+            };
+            for batch in watched.chunks(READ_MAX) {
+                let looked = timeout(LOOK_TIMEOUT, states(&self.link, batch)).await;
+                let Ok(Ok(found)) = looked else {
+                    // Whatever is found next may have changed meanwhile.
+                    self.lock().watched.values_mut().for_each(|watched| watched.seen = None);
+                    break;
+                };
+                let mut state = self.lock();
+                for ((name, _), found) in batch.iter().zip(found) {
+                    if let Some(watched) = state.watched.get_mut(name)
+                        && watched.seen.as_ref() != Some(&found)
+                    {
+                        watched.seen = Some(found);
+                        watched.wake();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Wakes who waits for this lease.
+    fn wake(&self, name: &str) {
+        let state = self.lock();
+        if let Some(watched) = LeaseName::new(name).ok().and_then(|name| state.watched.get(&name)) {
+            watched.wake();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that holds it can panic half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The subscription stands; dropped, it has ended, in whichever way.
+struct Subscribed<'a>(&'a Hub);
+
+impl<'a> Subscribed<'a> {
+    /// Wakes everybody: something may have been missed before.
+    fn begin(hub: &'a Hub) -> Self {
+        let mut state = hub.lock();
+        state.is_subscribed = true;
+        state.watched.values().for_each(Watched::wake);
+        Self(hub)
+    }
+}
+
+impl Drop for Subscribed<'_> {
+    fn drop(&mut self) {
+        self.0.lock().is_subscribed = false;
+    }
+}
+
+/// The task has ended, be it because its runtime has.
+struct Running<'a>(&'a Hub, u64);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.lock().running.take_if(|task| *task == self.1);
     }
 }
 
 /// A watch on one lease.
 pub(super) struct RedisWatch {
-    pub(super) hub: Arc<Hub>,
-    pub(super) name: LeaseName,
-    pub(super) keys: Keys,
-    pub(super) ears: Option<Ears>,
-    /// Who held it when the watch last woke; `None`: it is not established.
-    pub(super) seen: Option<Vec<Value>>,
-    pub(super) failures: u32,
+    hub: Arc<Hub>,
+    name: LeaseName,
+    keys: Keys,
+    woken: Arc<Notify>,
+    joined: bool,
 }
 
-pub(super) struct Ears(broadcast::Receiver<Heard>);
+impl RedisWatch {
+    /// It costs nothing before it is first waited for.
+    pub(super) fn new(hub: Arc<Hub>, name: LeaseName, keys: Keys) -> Self {
+        Self { hub, name, keys, woken: Arc::new(Notify::new()), joined: false }
+    }
+}
 
 impl Watch for RedisWatch {
     fn changed(&mut self) -> Boxed<'_, ()> {
         Box::pin(async {
-            loop {
-                let Self { hub, name, keys, ears, seen, failures } = &mut *self;
-                let Ears(ears) = ears.get_or_insert_with(|| Ears(hub.listen()));
-                if seen.is_some()
-                    && tokio::time::timeout(jittered(LOOK), heard_of(ears, name)).await.is_err()
-                {
-                    // The subscription may have ended with the runtime that it was made on.
-                    drop(hub.listen());
-                }
-                match tokio::time::timeout(LOOK_TIMEOUT, tenant(&hub.link, keys)).await {
-                    Ok(Ok(now)) => {
-                        *failures = 0;
-                        if seen.as_ref() != Some(&now) {
-                            *seen = Some(now);
-                            return;
-                        }
-                    }
-                    Ok(Err(_)) | Err(_) => {
-                        *seen = None;
-                        *failures = (*failures + 1).min(6);
-                        tokio::time::sleep(jittered(BACKOFF * 2_u32.pow(*failures))).await;
-                    }
-                }
+            if !self.joined {
+                self.joined = true;
+                self.hub.join(&self.name, &self.keys, &self.woken);
+            }
+            while timeout(PROBE, self.woken.notified()).await.is_err() {
+                self.hub.ensure_running();
             }
         })
     }
 }
 
-/// Waits until this lease may have changed. Claims never recur, so a look tells whether it has.
-async fn heard_of(ears: &mut broadcast::Receiver<Heard>, name: &LeaseName) {
-    loop {
-        match ears.recv().await {
-            Ok(Heard::Name(of)) if *of != *name.as_str() => {}
-            Ok(Heard::Name(_) | Heard::Anew) | Err(RecvError::Lagged(_)) => return,
-            // The hub keeps a sender for as long as there is a watch.
-            Err(RecvError::Closed) => std::future::pending().await,
+impl Drop for RedisWatch {
+    fn drop(&mut self) {
+        if self.joined {
+            self.hub.leave(&self.name, &self.woken);
         }
     }
 }
@@ -148,10 +258,8 @@ fn jittered(pause: Duration) -> Duration {
     pause * 3 / 4 + pause / 2 * part / 1024
 }
 
-/// So many messages wait for a slow watch; one that missed some looks for itself.
-const QUEUE: usize = 1024;
-/// How often a watch looks without having heard anything.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often all records that are waited for are looked at.
+const LOOK: Duration = Duration::from_millis(800);
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// After so long a silence the subscription is probed.

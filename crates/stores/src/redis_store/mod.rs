@@ -16,35 +16,39 @@
 //! one above what was asked for, whichever is highest: a deleted record does not start at 1. They
 //! are compared as decimal text, because Lua's numbers end at 2^53.
 //!
-//! **Attached leases** have no live key and do not expire. **Wake-ups** are published on one
-//! channel for all leases of a prefix; see `driver` for what stands behind them.
+//! **Attached leases** have no live key and do not expire. **Wake-ups** at the beginning and the end
+//! of a tenure are published on one channel for all leases of a prefix; renewals, and what others
+//! do, are seen by a look at all that the process waits for, once a second; see `driver`.
 
 mod driver;
 mod link;
 mod url;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ::redis::{Script, ScriptInvocation, Value};
 
 use tenure_lease::backend::{
-    Acquire, Acquired, Backend, Boxed, Expected, Promise, Release, Released, Renew, Renewed,
-    StoreError, StoreErrorKind, StoreInfo, Watch,
+    Acquire, Acquired, Backend, Boxed, Expected, LIST_MAX, Promise, Release, Released, Renew,
+    Renewed, StoreError, StoreErrorKind, StoreInfo, Watch,
 };
 use tenure_lease::record::{Expiry, Holder, Record, SessionRef, Token, Version};
 use tenure_lease::{LeaseName, OpenError, check_note};
 
 use driver::{Hub, RedisWatch};
-use link::Link;
+use link::{Age, Link};
 use url::Options;
 
 use crate::records;
 
-/// Leases in Redis. Clones share their connection.
+/// Leases in Redis. Clones share their connections.
 #[derive(Clone)]
 pub struct RedisStore {
-    link: Arc<Link>,
+    link: Link,
+    /// For renewals and releases, which wait for nothing else.
+    first_link: Link,
     prefix: Arc<str>,
     hub: Arc<Hub>,
 }
@@ -67,9 +71,9 @@ impl RedisStore {
             "leases in Redis are best effort: a failover of Redis, or a step of its clock, may \
              give one lease to two holders; only fenced writes are safe then"
         );
-        let link = Arc::new(Link::new(client, place));
-        let hub = Arc::new(Hub::new(Arc::clone(&link), channel(&prefix)));
-        Ok(Self { link, prefix: prefix.into(), hub })
+        let link = Link::new(client, place);
+        let hub = Arc::new(Hub::new(link.clone(), channel(&prefix)));
+        Ok(Self { first_link: link.another(), link, prefix: prefix.into(), hub })
     }
 
     fn keys(&self, name: &LeaseName) -> Keys {
@@ -101,7 +105,7 @@ impl RedisStore {
             .arg(request.above.to_string())
             .arg(channel(&self.prefix))
             .arg(name.as_str());
-        let answer = self.link.run(&call).await?;
+        let answer = self.link.run(Age::Any, &call).await?;
         match word(name, &answer)? {
             ("won", [term, former @ ..]) => {
                 let token = Token::new(number(name, term)?, 0);
@@ -127,7 +131,11 @@ impl RedisStore {
         for nonce in known {
             call.arg(nonce.to_string());
         }
-        let answer = self.link.run(&call).await?;
+        let age = match request.fresh_connection {
+            true => Age::AtMost(FRESH_FOR.min(*ttl / 30)),
+            false => Age::Any,
+        };
+        let answer = self.first_link.run(age, &call).await?;
         match word(name, &answer)? {
             ("yes", _) => Ok(Renewed::Yes),
             ("refused", fields) => Ok(Renewed::Refused(record(name, fields)?)),
@@ -142,7 +150,7 @@ impl RedisStore {
         for nonce in known {
             call.arg(nonce.to_string());
         }
-        let answer = self.link.run(&call).await?;
+        let answer = self.first_link.run(Age::Any, &call).await?;
         match word(name, &answer)? {
             ("yes", _) => Ok(Released::Yes),
             ("refused", _) => Ok(Released::Refused),
@@ -170,6 +178,33 @@ impl RedisStore {
             }
         }
         Ok(records)
+    }
+
+    async fn list_names(&self) -> Result<Vec<LeaseName>, StoreError> {
+        // The prefix has no character that a pattern gives a meaning to.
+        let (head, tail) = (format!("{{{}:", self.prefix), "}:kept");
+        let mut names = BTreeSet::new();
+        let mut cursor = 0;
+        loop {
+            let mut scan = ::redis::pipe();
+            scan.cmd("SCAN").arg(cursor).arg("MATCH").arg(format!("{head}*{tail}"));
+            scan.arg("COUNT").arg(SCAN_COUNT);
+            let answer = self.link.send(&scan).await?.into_iter().next();
+            let page = answer.map(::redis::from_redis_value::<(u64, Vec<Vec<u8>>)>);
+            let Some(Ok((next, keys))) = page else {
+                let what = "Redis answered SCAN with something else";
+                return Err(StoreError::new(StoreErrorKind::Damaged, what));
+            };
+            for key in keys {
+                let key = String::from_utf8_lossy(&key);
+                let name = key.strip_prefix(&head).and_then(|key| key.strip_suffix(tail));
+                names.extend(name.and_then(|name| LeaseName::new(name).ok()));
+            }
+            if next == 0 || names.len() >= LIST_MAX {
+                return Ok(names.into_iter().take(LIST_MAX).collect());
+            }
+            cursor = next;
+        }
     }
 
     fn call<'a>(&self, script: &'a Script, name: &LeaseName) -> ScriptInvocation<'a> {
@@ -209,30 +244,32 @@ impl Backend for RedisStore {
         Box::pin(self.read_all(names))
     }
 
+    fn list(&self) -> Option<Boxed<'_, Result<Vec<LeaseName>, StoreError>>> {
+        Some(Box::pin(self.list_names()))
+    }
+
     fn watch(&self, name: &LeaseName) -> Option<Box<dyn Watch>> {
-        Some(Box::new(RedisWatch {
-            hub: Arc::clone(&self.hub),
-            name: name.clone(),
-            keys: self.keys(name),
-            ears: None,
-            seen: None,
-            failures: 0,
-        }))
+        let keys = self.keys(name);
+        Some(Box::new(RedisWatch::new(Arc::clone(&self.hub), name.clone(), keys)))
     }
 }
 
 /// The keys of one lease.
+#[derive(Clone)]
 struct Keys {
     live: String,
     kept: String,
 }
 
-/// Who holds a lease: changes when it does, and not with a renewal.
-async fn tenant(link: &Link, keys: &Keys) -> Result<Vec<Value>, StoreError> {
+/// What changes when a lease changes hands or is renewed, for each of these.
+async fn states(link: &Link, of: &[(LeaseName, Keys)]) -> Result<Vec<Vec<Value>>, StoreError> {
     let mut pipeline = ::redis::pipe();
-    pipeline.cmd("HMGET").arg(&keys.kept).arg("claim").arg("state");
-    pipeline.cmd("EXISTS").arg(&keys.live);
-    link.send(&pipeline).await
+    for (_, keys) in of {
+        pipeline.cmd("HMGET").arg(&keys.kept).arg(&["claim", "state", "nonce"]);
+        pipeline.cmd("EXISTS").arg(&keys.live);
+    }
+    let answers = link.send(&pipeline).await?;
+    Ok(answers.chunks(2).map(<[Value]>::to_vec).collect())
 }
 
 struct Scripts {
@@ -349,3 +386,8 @@ fn damaged(name: &LeaseName) -> StoreError {
 
 /// So many records are read by one pipeline, and one trip.
 const READ_MAX: usize = 1000;
+/// So many keys Redis goes through in one step of a list.
+const SCAN_COUNT: usize = 1000;
+/// A connection that was opened within this time is newer than a renewal that has had no answer for
+/// long enough to be followed by another.
+const FRESH_FOR: Duration = Duration::from_millis(100);

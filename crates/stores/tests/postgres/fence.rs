@@ -90,7 +90,12 @@ fn a_fence_that_vanished_is_no_fence() {
         let fence = raise(7, 0, &mut client).await.unwrap();
         client.batch_execute("DELETE FROM tenure_fences").await.unwrap();
         let error = write(&fence, &mut client, "x").await.unwrap_err();
-        assert!(matches!(error, PostgresFenceError::Missing { .. }), "{error}");
+        assert!(is_lost(&error), "{error}");
+        // It is not raised by the way.
+        assert!(is_lost(&write(&fence, &mut client, "x").await.unwrap_err()));
+        raise(7, 0, &mut client).await.unwrap();
+        write(&fence, &mut client, "y").await.unwrap();
+        assert_eq!(lines(&client).await, ["y"]);
     });
 }
 
@@ -146,4 +151,8 @@ async fn lines(client: &Client) -> Vec<String> {
 
 fn is_refusal(error: &PostgresFenceError) -> bool {
     matches!(error, PostgresFenceError::Fence(FenceError::Refused { .. }))
+}
+
+fn is_lost(error: &PostgresFenceError) -> bool {
+    matches!(error, PostgresFenceError::Fence(FenceError::RaiseLost { .. }))
 }

@@ -1,5 +1,6 @@
 //! A server that a test starts for itself, with settings of its own.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -18,14 +19,32 @@ pub(crate) struct OwnServer {
 impl OwnServer {
     /// Makes a database cluster with these options of initdb, and starts nothing yet.
     pub(crate) fn new(stem: &str, options: &[&str]) -> Self {
+        let own = Self::folder(stem);
+        own.make("initdb", &[&["-U", "postgres", "--no-sync"], options].concat());
+        own
+    }
+
+    /// A standby of one that runs; starts nothing yet.
+    pub(crate) fn standby_of(&self, stem: &str) -> Self {
+        let (own, port) = (Self::folder(stem), self.port.to_string());
+        let from = ["-h", "127.0.0.1", "-p", &port, "-U", "postgres", "-R", "-c", "fast", "-N"];
+        own.make("pg_basebackup", &from);
+        own
+    }
+
+    fn folder(stem: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("tenure-{stem}-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("data")).unwrap();
+        // The server refuses one that others can read.
+        std::fs::set_permissions(folder.join("data"), PermissionsExt::from_mode(0o700)).unwrap();
         let own = Self { folder, port: free_port(), server: None };
         own.give("data");
-        let mut command = own.command("initdb", &[]);
-        let made = run(command.args(["-U", "postgres", "--no-sync"]).args(options));
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         own
+    }
+
+    fn make(&self, program: &str, options: &[&str]) {
+        let made = run(self.command(program, &[]).args(options));
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     }
 
     /// Gives a file in the folder to the server's user.
@@ -58,6 +77,24 @@ impl OwnServer {
             let _ = run(Command::new("kill").args(["-INT", &server.id().to_string()]));
             let _ = server.wait();
         }
+    }
+
+    /// It is gone at once, with whatever it has not passed on.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = run(Command::new("kill").args(["-QUIT", &server.id().to_string()]));
+            let _ = server.wait();
+        }
+    }
+
+    /// HOST:PORT.
+    pub(crate) fn place(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn psql(&self, statement: &str) {
+        let done = run(program("psql").args(["-XqAt", "-c", statement, &self.url("postgres")]));
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     }
 
     pub(crate) fn url(&self, user: &str) -> String {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure_lease::{LeaseError, Store};
 
 use super::own::OwnServer;
-use super::support::{block_on, program, run, server, settings, within};
+use super::support::{block_on, run, server, settings, within};
 
 #[test]
 fn tls_verifies_and_no_secret_leaks() {
@@ -74,9 +74,7 @@ async fn inspect(store: &Store) -> Result<(), LeaseError> {
 /// Sets the password, while nobody is asked for one yet.
 fn set_password(server: &mut OwnServer) {
     server.start(&[], &[]);
-    let set = "ALTER ROLE postgres PASSWORD 'sesame'";
-    let done = run(program("psql").args(["-Xqc", set, &server.url("postgres")]));
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    server.psql("ALTER ROLE postgres PASSWORD 'sesame'");
     server.stop();
 }
 
