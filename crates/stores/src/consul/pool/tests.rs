@@ -92,7 +92,7 @@ async fn serve(after: After) -> (Arc<Pool>, Arc<Counts>) {
             });
         }
     });
-    (Pool::new(http::connector(&Trust::Nothing, None).unwrap(), server), counts)
+    (Pool::new(http::connector(&Trust::Nothing).unwrap(), server), counts)
 }
 
 async fn answer(mut socket: TcpStream, after: After) {
