@@ -17,16 +17,16 @@ etcd_install() {
 
 etcd_prepare() { :; }
 
-etcd_launch() { etcd_spawn "$1" "${ETCD_MEMBERS[@]}"; }
+etcd_launch() { etcd_spawn "$1" "$(etcd_home)" "${ETCD_MEMBERS[@]}"; }
 
-# etcd_spawn NAME MEMBER…: NAME as one of those members.
+# etcd_spawn NAME HOME MEMBER…: NAME as one of those members, of the etcd in HOME.
 etcd_spawn() {
-  local name=$1 client peer member cluster=
-  shift
+  local name=$1 home=$2 client peer member cluster=
+  shift 2
   for member in "$@"; do cluster+=",$member=http://127.0.0.1:$(port_of "$member-peer")"; done
   client=http://127.0.0.1:$(port_of "$name")
   peer=http://127.0.0.1:$(port_of "$name-peer")
-  spawn "$name" "$(etcd_home)/etcd" --name "$name" --data-dir "$STATE/$name/data" \
+  spawn "$name" "$home/etcd" --name "$name" --data-dir "$STATE/$name/data" \
     --listen-client-urls "$client" --advertise-client-urls "$client" \
     --listen-peer-urls "$peer" --initial-advertise-peer-urls "$peer" \
     --initial-cluster "${cluster#,}" --initial-cluster-token "${cluster#,}" --log-level warn

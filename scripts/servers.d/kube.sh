@@ -91,7 +91,7 @@ END
 kube_launch() {
   local dir=$STATE/kube-apiserver/data
   if [[ $1 == kube-etcd ]]; then
-    etcd_spawn kube-etcd kube-etcd
+    etcd_spawn kube-etcd "$(etcd_home)" kube-etcd
     return
   fi
   spawn kube-apiserver "$(kube_home)/kube-apiserver" \

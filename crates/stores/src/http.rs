@@ -18,8 +18,8 @@ use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use tenure_lease::OpenError;
@@ -42,13 +42,6 @@ pub(crate) struct Reply {
     pub(crate) body: Bytes,
 }
 
-/// A request without an answer.
-pub(crate) struct Failed {
-    /// There was no connection, so the server has not seen it.
-    pub(crate) unsent: bool,
-    pub(crate) message: String,
-}
-
 /// Whom to trust when the server shows its certificate.
 pub(crate) enum Trust<'a> {
     /// There is no TLS.
@@ -62,35 +55,22 @@ pub(crate) enum Trust<'a> {
 impl Http {
     /// A client; it connects when it is asked something.
     pub(crate) fn new(trust: &Trust<'_>) -> Result<Self, OpenError> {
-        Self::with_identity(trust, None)
-    }
-
-    /// The same, for servers that ask who we are: PEM files with our certificate and its key.
-    pub(crate) fn with_identity(
-        trust: &Trust<'_>,
-        identity: Option<(&Path, &Path)>,
-    ) -> Result<Self, OpenError> {
-        Ok(Self { client: connections::pool().build(connector(trust, identity)?) })
+        Ok(Self { client: connections::pool().build(connector(trust)?) })
     }
 
     /// Sends a request and takes the whole answer in. An error says that no answer came, and
     /// contains neither headers nor the URL's query, where secrets are.
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Reply, String> {
-        let reply = self.begin(request).await.map_err(|failed| failed.message)?;
+        let reply = self.begin(request).await?;
         let (head, body) = reply.into_parts();
         Ok(Reply { status: head.status, headers: head.headers, body: Self::rest(body).await? })
     }
 
-    /// Sends a request and returns with the head of the answer, so that its body can be read as it
-    /// comes.
-    pub(crate) async fn begin(
-        &self,
-        mut request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, Failed> {
+    /// Sends a request and returns with the head of the answer.
+    async fn begin(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {
         let connection = capture_connection(&mut request);
         let sent = self.client.request(request).await;
-        let reply =
-            sent.map_err(|error| Failed { unsent: error.is_connect(), message: causes(&error) })?;
+        let reply = sent.map_err(|error| causes(&error))?;
         if closes_early(reply.headers())
             && let Some(connection) = &*connection.connection_metadata()
         {
@@ -118,11 +98,8 @@ fn closes_early(headers: &HeaderMap) -> bool {
     timeout.is_some_and(|seconds| Duration::from_secs(seconds) <= connections::IDLE_TIMEOUT)
 }
 
-/// What opens connections, to a server that may ask who we are, as for [`Http::with_identity`].
-pub(crate) fn connector(
-    trust: &Trust<'_>,
-    identity: Option<(&Path, &Path)>,
-) -> Result<Connector, OpenError> {
+/// What opens connections.
+pub(crate) fn connector(trust: &Trust<'_>) -> Result<Connector, OpenError> {
     let roots = match trust {
         Trust::Nothing => RootCertStore::empty(),
         Trust::System => system_roots()?,
@@ -132,15 +109,8 @@ pub(crate) fn connector(
     let tls = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| OpenError::Url(format!("TLS cannot be set up: {error}")))?
-        .with_root_certificates(roots);
-    let tls = match identity {
-        Some((cert, key)) => {
-            let (certificates, key) = (certificates_in(cert)?, key_in(key)?);
-            tls.with_client_auth_cert(certificates, key)
-                .map_err(|error| OpenError::Url(format!("{}: {error}", cert.display())))?
-        }
-        None => tls.with_no_client_auth(),
-    };
+        .with_root_certificates(roots)
+        .with_no_client_auth();
     Ok(hyper_rustls::HttpsConnectorBuilder::new()
         .with_tls_config(tls)
         .https_or_http()
@@ -179,11 +149,6 @@ fn certificates_in(path: &Path) -> Result<Vec<CertificateDer<'static>>, OpenErro
         return Err(refuse("there is no certificate in it".into()));
     }
     Ok(certificates)
-}
-
-fn key_in(path: &Path) -> Result<PrivateKeyDer<'static>, OpenError> {
-    PrivateKeyDer::from_pem_file(path)
-        .map_err(|error| OpenError::Url(format!("{}: {error}", path.display())))
 }
 
 /// An error with all that caused it; hyper's own texts say little.

@@ -4,87 +4,30 @@
 
 mod etcd_support;
 mod port;
+mod server;
 
 use std::time::Duration;
 
-use tenure_lease::backend::StoreErrorKind;
 use tenure_lease::{LeaseError, Loss, Settings};
 use tenure_testkit::conformance::block_on;
-use tokio::time::sleep;
 
-use etcd_support::{Scratch, Solo, program, run, store};
+use etcd_support::{NEWEST, Scratch, Solo, checks, run, store};
 
-/// Whether the programs are there; if not, says how to get them.
-fn found() -> bool {
-    let found = std::env::var("TENURE_TEST_ETCDCTL").is_ok();
-    if !found {
-        eprintln!(
-            "skipped: TENURE_TEST_ETCDCTL is not set; enable it with: scripts/servers run --only \
-             etcd -- cargo test -p tenure-stores --features etcd"
-        );
-    }
-    found
-}
-
-/// A user with permission on the prefix and nothing else holds a lease, also when etcd forgets its
-/// log-in; without a user, with a wrong password or elsewhere it is denied; no error tells the
-/// password.
 #[test]
 fn passwords() {
-    if !found() {
-        return;
-    }
-    let scratch = Scratch::new();
-    let data = scratch.0.join("data");
-    let options = ["--auth-token-ttl", "2"];
-    let mut etcd = Solo::start(&data, &[], &options);
-    for arguments in [
-        &["user", "add", "root:root-password"][..],
-        &["user", "grant-role", "root", "root"],
-        &["role", "add", "leases"],
-        &["role", "grant-permission", "leases", "readwrite", "--prefix=true", "/leases/"],
-        &["user", "add", "tenure:s3cret"],
-        &["user", "grant-role", "tenure", "leases"],
-        &["auth", "enable"],
-    ] {
-        etcd.ctl(arguments);
-    }
-    block_on(async {
-        let address = etcd.address.clone();
-        let settings = Settings::new(Duration::from_secs(9));
-        let ours = store(&format!("etcd://tenure:s3cret@{address}/leases"));
-        ours.preflight("nightly").await.expect("it has all permissions that it needs");
-        let lease = ours.lease("nightly").settings(settings.clone());
-        let tenure = lease.acquire().await.expect("acquired");
-        // Longer than a token lasts that is not used.
-        sleep(Duration::from_secs(5)).await;
-        assert!(tenure.is_held(), "{:?}", tenure.loss());
-        etcd.restart(&data, &options);
-        sleep(settings.ttl).await;
-        assert!(tenure.is_held(), "{:?}", tenure.loss());
-        tenure.release().await;
-        for url in [
-            format!("etcd://{address}/leases"),
-            format!("etcd://tenure:s3cret-not@{address}/leases"),
-            format!("etcd://tenure:s3cret@{address}/elsewhere"),
-        ] {
-            match store(&url).lease("nightly").settings(settings.clone()).try_acquire().await {
-                Err(LeaseError::Store(error)) => {
-                    assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
-                    assert!(!error.to_string().contains("s3cret"), "{error}");
-                    println!("{error}");
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-    });
+    checks::passwords(NEWEST);
+}
+
+#[test]
+fn a_refused_watch() {
+    checks::a_refused_watch(NEWEST);
 }
 
 /// Over TLS, with a certificate on both sides; who does not know the authority, or has no
 /// certificate, is not let in.
 #[test]
 fn certificates() {
-    if !found() {
+    if !NEWEST.is_installed() {
         return;
     }
     let scratch = Scratch::new();
@@ -126,7 +69,7 @@ fn certificates() {
         ("trusted-ca-file", ca.clone()),
         ("client-cert-auth", "true".to_owned()),
     ];
-    let etcd = Solo::start(&scratch.0.join("data"), &tls, &[]);
+    let etcd = Solo::start(NEWEST, &scratch.0.join("data"), &tls, &[]);
     block_on(async {
         let address = &etcd.address;
         let (crt, key) = (file("client.crt"), file("client.key"));
@@ -154,11 +97,11 @@ fn certificates() {
 /// A backup that is restored takes terms back; a fence notices, and `above` repairs it for good.
 #[test]
 fn an_old_backup() {
-    if !found() {
+    if !NEWEST.is_installed() {
         return;
     }
     let scratch = Scratch::new();
-    let mut etcd = Solo::start(&scratch.0.join("data"), &[], &[]);
+    let mut etcd = Solo::start(NEWEST, &scratch.0.join("data"), &[], &[]);
     block_on(async {
         let ours = store(&format!("etcd://{}/leases", etcd.address));
         let lease = ours.lease("nightly").settings(Settings::new(Duration::from_secs(8)));
@@ -183,7 +126,7 @@ fn an_old_backup() {
             arguments.extend(["--initial-advertise-peer-urls", &peer]);
             arguments.extend(["--initial-cluster", &cluster]);
             arguments.extend(options);
-            run(&program("etcdutl"), &arguments);
+            run(&NEWEST.program("etcdutl"), &arguments);
             data
         };
         let data = restore("restored", &[]);

@@ -67,7 +67,7 @@ impl Api {
             token.set_sensitive(true);
             Ok::<_, OpenError>(token)
         });
-        let (connector, token) = (http::connector(&trust, None)?, token.transpose()?);
+        let (connector, token) = (http::connector(&trust)?, token.transpose()?);
         let pool = Pool::new(connector, options.server()?);
         Ok(Self { pool, place: options.authority, prefix: options.prefix, token })
     }

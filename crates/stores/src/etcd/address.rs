@@ -31,9 +31,15 @@ pub(super) struct TlsFiles {
 }
 
 impl Address {
-    /// Takes a URL apart. No error repeats it: it may carry a password.
+    /// Takes a URL apart. No error repeats a part of it, because each may be a part of a password
+    /// that was not percent-encoded.
     pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("it needs //"))?;
+        if rest.find(['/', '?', '#']).is_some_and(|end| rest[end..].contains('@')) {
+            return Err(wrong(
+                "percent-encode special characters: / ? # @ in the password, @ in the rest",
+            ));
+        }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = match rest.find('/') {
             Some(slash) => rest.split_at(slash),
@@ -60,7 +66,7 @@ impl Address {
                 ("ca", _) => tls.get_or_insert_default().ca = file,
                 ("cert", _) => tls.get_or_insert_default().cert = file,
                 ("key", _) => tls.get_or_insert_default().key = file,
-                _ => return Err(wrong(&format!("{key:?} is not an option; {OPTIONS} are"))),
+                _ => return Err(wrong("its options are tls, ca, cert and key")),
             }
         }
         if tls.as_ref().is_some_and(|tls| tls.cert.is_some() != tls.key.is_some()) {
@@ -84,7 +90,7 @@ fn member(text: &str) -> Result<String, OpenError> {
     if host.is_empty() || host.contains([' ', '@', '#']) {
         return Err(wrong("it needs hosts: etcd://host:2379,host:2379/prefix"));
     }
-    let port: u16 = port.parse().map_err(|_| wrong(&format!("{port:?} is not a port")))?;
+    let port: u16 = port.parse().map_err(|_| wrong("a port is a number up to 65535"))?;
     Ok(format!("{host}:{port}"))
 }
 
@@ -97,7 +103,6 @@ fn wrong(why: &str) -> OpenError {
 }
 
 const PREFIX: &str = "/tenure";
-const OPTIONS: &str = "tls, ca, cert, key";
 
 #[cfg(test)]
 mod tests {
@@ -138,6 +143,13 @@ mod tests {
             "etcd://me:secret@a?tls=maybe",
             "etcds://me:secret@a?tls=false",
             "etcd://me:secret@a?cert=x",
+            "etcd://me:secret",
+            "etcd://me:secret/1@a:2379/x",
+            "etcd://me:1/secret@a:2379/x",
+            "etcd://me:1?secret@a",
+            "etcd://me:1#secret@a",
+            "etcd://me:p@secret/x@a",
+            "etcd://me:p/x?secret",
         ] {
             let error = Address::parse(url).err().expect(url).to_string();
             assert!(!error.contains("secret"), "{error}");

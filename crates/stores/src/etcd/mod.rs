@@ -1,69 +1,63 @@
 //! Leases in etcd: `etcd://host:port,host:port/prefix`.
 //!
-//! Speaks the JSON gateway of etcd's v3 API over HTTP, so that nobody needs a protocol compiler to
-//! build it.
+//! Speaks etcd's gRPC API. The few messages that it needs are written by hand (`messages.rs`), so
+//! that nobody needs a protocol compiler to build it.
 //!
 //! # The record
 //!
-//! A lease has two keys, always written in one transaction:
+//! A lease has two keys, which one range reads at one revision:
 //!
-//! * the **live** key `PREFIX/NAME`: owner, claim, nonce, ttl. It hangs on an etcd lease of that
-//!   ttl, so that etcd itself deletes it, by a monotonic clock, when its holder dies. (The record
-//!   of an attached lease hangs on none; its session's does.)
-//! * the **kept** key `PREFIX/NAME/.kept`: the note, the term, and whether it was released. It
-//!   outlives the tenure.
+//! * the **live** key `PREFIX/NAME/live`: the last nonce and the ttl, or `released`. It is all that
+//!   a renewal writes, some forty bytes, because etcd keeps each version until it compacts.
+//! * the **kept** key `PREFIX/NAME/kept`: owner, claim, ttl, term, session and note.
 //!
-//! Each step looks at both, at one revision, and then is one transaction that holds only if neither
-//! has changed since. The term is the live key's create revision, which is the cluster's and only
-//! ever rises, also over a deleted record; so two who saw *nothing* and both created it still have
-//! different terms. A takeover overwrites the key, which keeps its create revision, so the live
-//! value says how much to add. Only [`Acquire::above`] raises the offset in the kept key.
+//! Each step is one transaction that holds only if neither key has changed since it was seen. The
+//! term is the revision at which the kept key was created, which is the cluster's and only ever
+//! rises, also over a deleted record; so two who saw *nothing* and both created the record have
+//! different terms. Whoever takes the lease later cannot give the key a new create revision, so
+//! the kept value says how much to add.
+//!
+//! # Why no etcd leases
+//!
+//! The record is not attached to a lease of etcd's own (`LeaseGrant`, `LeaseKeepAlive`). etcd before
+//! 3.4.30 and 3.5.13 revokes leases that live: a leader whose disk was stuck counts their time on
+//! while its successor prolongs them, and has them revoked when it recovers. Operators revoke them,
+//! too. So a key that etcd has deleted does not say that its holder's time is over, and a contender
+//! has to wait the ttl by its own clock anyway. Then etcd's leases are good for nothing but to remove
+//! the key of a dead holder, and cost a second request per renewal, a rule for deposed leaders that
+//! answer keep-alives, and a whole ttl more after each election of a leader.
+//!
+//! Instead contenders observe the record, as in Kubernetes: free once it has not changed for its
+//! ttl. The watch tells them of each renewal, so that their clocks start a few milliseconds after
+//! it. The price: who comes only after a holder's crash waits a whole ttl, and a dead holder's live
+//! key stays until the next one takes the lease.
 //!
 //! # What an absent live key means
 //!
-//! * The kept key says *released*: free.
-//! * It says *held*, and the etcd lease does not exist any more: etcd ended the tenure, a whole ttl
-//!   after its last renewal: free at once.
-//! * It says *held*, and the etcd lease still exists: somebody deleted the key, and its holder may
-//!   not have noticed. The record is reported as absent, so that contenders wait it out.
+//! Somebody has deleted it, for a release writes it. Its holder may not have noticed: the record
+//! counts as held, by nobody who could renew it, and contenders observe it for the ttl in the kept
+//! key.
 //!
-//! The etcd lease's id is derived from the claim. So its holder can prolong it, and whoever gives a
-//! claim back can revoke it, even if the answers to grant and acquisition were lost.
+//! # Renewal and release
 //!
-//! # Renewal
+//! A process remembers at which revisions it last wrote the two keys of its tenures, and renews and
+//! releases with one transaction on that condition. If something has changed them since, such as an
+//! earlier renewal whose answer was lost, the transaction answers with what is there, and a second
+//! one follows if that is this tenure still.
 //!
-//! A keep-alive of an etcd lease is answered with yes for ever, also after the key that hung on it
-//! was deleted and taken by somebody else. So a renewal is a keep-alive, *and then* a transaction
-//! that finds claim, nonce and lease in the live key and writes a new nonce. It is a yes only if
-//! both are. Both are sent after the keeper read its clock, so the end that etcd puts to the lease
-//! is later than the one that the keeper counts.
+//! A transaction that is refused is final; anything else is unknown.
 //!
-//! That order, because a leader answers a keep-alive alone: one that was deposed and does not know
-//! it yet says yes, too, to a lease that its successor will end. A majority stands behind the
-//! transaction; if it comes later and in the same raft term, the leader was the leader, and any
-//! later one will begin the lease anew.
-//!
-//! # Release
-//!
-//! Who releases a tenure knows at which revisions it last wrote the two keys, and frees the lease
-//! with one transaction on that condition: one round trip less between two holders. If something
-//! has changed them since, the transaction answers with what is there, and that is looked at.
-//!
-//! # Answers
-//!
-//! A transaction that is refused is final; a keep-alive that finds no lease is looked into, and is
-//! final if the key is gone; anything else is unknown.
-//!
-//! What is not as Tenure wrote it (an operator's `put` detaches a key from its lease; the kept key
-//! is missing; the value is somebody else's) refuses its holder's renewal, and is free once it has
-//! stood still for its ttl.
+//! What is not as Tenure wrote it (the kept key is missing; the value is somebody else's) refuses
+//! its holder's renewal, and is free once it has not changed for its ttl. A foreign value that is
+//! attached to an etcd lease is left alone for as long as etcd keeps it.
 
 mod address;
 mod client;
 mod content;
+mod link;
+mod messages;
 mod steps;
 mod watch;
-mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,7 +99,7 @@ impl Backend for EtcdStore {
             promise: Promise::Safe,
             ttl_min: TTL_MIN,
             ttl_max: TTL_MAX,
-            ttl_step: Duration::from_secs(1),
+            ttl_step: Duration::from_millis(1),
             frees_after_ttls: 1,
             pushes: true,
         }
@@ -127,12 +121,16 @@ impl Backend for EtcdStore {
         Box::pin(self.steps.read(names))
     }
 
+    fn list(&self) -> Option<Boxed<'_, Result<Vec<LeaseName>, StoreError>>> {
+        Some(Box::pin(self.steps.list()))
+    }
+
     fn watch(&self, name: &LeaseName) -> Option<Box<dyn Watch>> {
         Some(Box::new(self.steps.watch(name)))
     }
 }
 
-/// What etcd grants at least, with its default election time-out.
-const TTL_MIN: Duration = Duration::from_secs(2);
-/// etcd would take more; a lease for longer than that is a mistake.
+/// An election of a leader takes about as long; a shorter ttl would not survive any.
+const TTL_MIN: Duration = Duration::from_secs(1);
+/// A lease for longer than that is a mistake.
 const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -1,208 +1,202 @@
 //! The steps of the protocol: look, judge, and one transaction that holds only if nothing changed.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde_json::Value;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use tenure_lease::backend::{
-    Acquire, Acquired, Release, Released, Renew, Renewed, StoreError, StoreErrorKind,
+    Acquire, Acquired, LIST_MAX, Release, Released, Renew, Renewed, StoreError, StoreErrorKind,
 };
-use tenure_lease::record::{Expiry, Record};
+use tenure_lease::record::Record;
 use tenure_lease::{LeaseName, Nonce, Token, check_note};
 
-use super::client::{Client, Lasts};
-use super::content::{Kept, Keys, Sight, Verdict, lease_of, millis};
-use super::watch::EtcdWatch;
-use super::wire::{Txn, delete, nested, put, range, unchanged};
+use super::client::{Client, Route, Sender};
+use super::content::{Keys, Live, Sight, lease_of_key, millis};
+use super::messages::{Compare, RangeRequest, TxnRequest, TxnResponse};
+use super::watch::{EtcdWatch, Watches};
 use super::{TTL_MAX, TTL_MIN};
 
 pub(super) struct Steps {
     client: Arc<Client>,
+    watches: Arc<Watches>,
     prefix: String,
-    /// What was last written of each tenure on an etcd lease, by claim, until it is released.
-    written: Mutex<HashMap<Nonce, Written>>,
+    /// The tenures that this process has won and that renew themselves, by claim, until they are
+    /// released or a renewal is refused.
+    tenures: Mutex<HashMap<Nonce, Written>>,
 }
 
-/// Both keys as they were last written, so that a release need not look first.
+/// Both keys as this process last wrote them, so that a renewal or a release need not look first.
+#[derive(Clone)]
 struct Written {
+    token: Token,
     nonce: Nonce,
-    live: i64,
-    kept: i64,
-    value: Kept,
+    ttl_ms: u64,
+    live_revision: i64,
+    kept_revision: i64,
+    /// See [`Sender::sent_on`].
+    sent_on: Arc<AtomicU64>,
 }
 
 impl Steps {
     pub(super) fn new(client: Client, prefix: String) -> Self {
-        Self { client: Arc::new(client), prefix, written: Mutex::default() }
+        let client = Arc::new(client);
+        let watches = Arc::new(Watches::new(Arc::clone(&client)));
+        Self { client, watches, prefix, tenures: Mutex::default() }
     }
 
     pub(super) fn watch(&self, name: &LeaseName) -> EtcdWatch {
-        EtcdWatch::new(Arc::clone(&self.client), self.keys(name).live)
+        EtcdWatch::new(Arc::clone(&self.watches), self.keys(name))
     }
 
     pub(super) async fn acquire(&self, request: Acquire) -> Result<Acquired, StoreError> {
         check_note(request.note.as_deref())?;
         check_ttl(request.ttl)?;
         let keys = self.keys(&request.name);
-        let sight = self.look(&keys).await?;
-        let former = self.judge(&sight, true).await?;
-        if !request.allowed_by(former.as_ref(), former.as_ref().is_some_and(is_expired)) {
+        let sight = self.look(Route::Asking, &keys).await?;
+        let former = sight.record();
+        if !request.allowed_by(former.as_ref(), false) {
             return Ok(Acquired::Lost(former));
         }
-        let plan = sight.plan(&request, former.as_ref())?;
-        let expires = request.session.is_none();
-        let lease = if expires { lease_of(request.claim) } else { 0 };
-        if expires {
-            self.client.grant(lease, request.ttl).await?;
+        let plan = sight.plan(&request)?;
+        let txn = TxnRequest {
+            compare: sight.conditions(&keys),
+            success: vec![plan.live.put(&keys), plan.kept.put(&keys)],
+            failure: vec![keys.range().into()],
+        };
+        let txn = self.client.write(Route::Asking, txn).await?;
+        if !txn.succeeded {
+            return Ok(Acquired::Lost(sight_of(&keys, txn)?.record()));
         }
-        let txn = self
-            .client
-            .write(
-                conditions(&keys, &sight),
-                vec![put(&keys.live, &plan.live, lease), put(&keys.kept, &plan.kept, 0)],
-                ranges(&keys),
-            )
-            .await?;
-        if txn.succeeded {
-            let revision = txn.header.revision;
-            let term = plan.term(revision);
-            if expires {
-                let value = Kept { term: Some(term), ..plan.kept };
-                let (nonce, live, kept) = (request.claim, revision, revision);
-                let written = Written { nonce, live, kept, value };
-                self.written().insert(request.claim, written);
-            }
-            return Ok(Acquired::Won { token: Token::new(term, 0), former });
+        let revision = txn.revision();
+        let token = Token::new(plan.term(revision), 0);
+        if request.session.is_none() {
+            let written = Written {
+                token,
+                nonce: request.claim,
+                ttl_ms: plan.kept.ttl_ms,
+                live_revision: revision,
+                kept_revision: revision,
+                sent_on: Arc::default(),
+            };
+            self.tenures().insert(request.claim, written);
         }
-        let sight = sight_of(txn)?;
-        // Unless a copy of this very request won.
-        if expires && !sight.is_of(request.claim) {
-            self.client.revoke_aside(lease);
-        }
-        Ok(Acquired::Lost(self.judge(&sight, true).await?))
+        Ok(Acquired::Won { token, former })
     }
 
     pub(super) async fn renew(&self, request: Renew) -> Result<Renewed, StoreError> {
         check_note(request.note.as_deref())?;
         check_ttl(request.ttl)?;
+        let renewed = self.renew_tenure(&request).await;
+        if matches!(renewed, Ok(Renewed::Refused(_))) {
+            self.tenures().remove(&request.claim);
+        }
+        renewed
+    }
+
+    async fn renew_tenure(&self, request: &Renew) -> Result<Renewed, StoreError> {
         let keys = self.keys(&request.name);
-        let kept_alive = self.client.keep_alive(lease_of(request.claim));
-        let (sight, kept_alive) = tokio::join!(self.look(&keys), kept_alive);
-        let sight = sight?;
-        let tenure = sight.tenure(request.claim, &request.known);
-        let Some(tenure) = tenure.filter(|tenure| Token::new(tenure.term, 0) == request.token)
-        else {
-            return self.refuse(&request, &sight).await;
+        let written = self.tenures().get(&request.claim).cloned();
+        let sent_on = written.as_ref().map(|written| Arc::clone(&written.sent_on));
+        let sent_on = sent_on.unwrap_or_else(|| Arc::new(AtomicU64::new(u64::MAX)));
+        let first = Route::Holding(Sender { sent_on: &sent_on, fresh: request.fresh_connection });
+        let live = Live::Held { nonce: request.nonce, ttl_ms: millis(request.ttl) };
+        let as_written = |written: &Written| {
+            request.known.contains(&written.nonce)
+                && written.token == request.token
+                && written.ttl_ms == millis(request.ttl)
+                && request.note.is_none()
         };
-        let mut live = tenure.value.clone();
-        if tenure.lease().is_some() && live.ttl_ms < millis(request.ttl) {
-            return Err(StoreError::new(
-                StoreErrorKind::Unsuitable,
-                "an etcd lease keeps the ttl that it was granted with; acquire it anew to lengthen \
-                 it",
-            ));
-        }
-        (live.nonce, live.ttl_ms) = (request.nonce, millis(request.ttl));
-        let lease = tenure.lease();
-        let mut writes = vec![put(&keys.live, &live, lease.unwrap_or(0))];
-        let mut kept = tenure.kept();
-        if let Some(note) = &request.note {
-            kept.note = super::wire::encode(note);
-            writes.push(put(&keys.kept, &kept, 0));
-        }
-        let raft_term = match lease {
-            None => None,
-            Some(_) => match kept_alive? {
-                Lasts { seconds: None, .. } => return self.look_again(&request, &keys).await,
-                Lasts { seconds: Some(seconds), .. } if seconds < request.ttl.as_secs() => {
-                    return Err(StoreError::unavailable(format!(
-                        "etcd: the lease was prolonged by {seconds} s, not by {:?}",
-                        request.ttl
-                    )));
+        let sight = match written.filter(as_written) {
+            None => self.look(first, &keys).await?,
+            Some(written) => {
+                let txn = TxnRequest {
+                    compare: written.conditions(&keys),
+                    success: vec![live.put(&keys)],
+                    failure: vec![keys.range().into()],
+                };
+                let txn = self.client.write(first, txn).await?;
+                if txn.succeeded {
+                    self.renewed(request, txn.revision(), written.kept_revision);
+                    return Ok(Renewed::Yes);
                 }
-                Lasts { raft_term, .. } => Some(raft_term),
-            },
+                // An earlier renewal without an answer may have been done; or it is lost.
+                sight_of(&keys, txn)?
+            }
         };
-        let txn = match self.client.write(conditions(&keys, &sight), writes, ranges(&keys)).await {
-            Ok(txn) => txn,
-            Err(failure) if failure.is_no_lease() => return self.look_again(&request, &keys).await,
-            Err(failure) => return Err(failure.into()),
+        let tenure = sight.tenure(request.claim, &request.known);
+        let Some(tenure) = tenure.filter(|tenure| tenure.token == request.token) else {
+            return refuse(request, &sight);
         };
+        let mut success = vec![live.put(&keys)];
+        let (_, mut kept_revision) = sight.revisions();
+        let rewrites_kept = request.note.is_some() || tenure.kept.ttl_ms != millis(request.ttl);
+        if rewrites_kept {
+            let mut kept = tenure.kept.clone();
+            kept.ttl_ms = millis(request.ttl);
+            if let Some(note) = &request.note {
+                kept.set_note(note);
+            }
+            success.push(kept.put(&keys));
+        }
+        let (compare, failure) = (sight.conditions(&keys), vec![keys.range().into()]);
+        let again = Route::Holding(Sender { sent_on: &sent_on, fresh: false });
+        let txn = self.client.write(again, TxnRequest { compare, success, failure }).await?;
         if !txn.succeeded {
-            return self.changed(&request, &sight_of(txn)?).await;
+            let sight = sight_of(&keys, txn)?;
+            let mut known = request.known.clone();
+            known.push(request.nonce);
+            return match sight.tenure(request.claim, &known) {
+                Some(tenure) if tenure.token == request.token => Err(StoreError::unavailable(
+                    "etcd: the record changed while it was being renewed, and is still ours",
+                )),
+                _ => refuse(request, &sight),
+            };
         }
-        if raft_term.is_some_and(|term| term != txn.header.raft_term) {
-            return Err(StoreError::unavailable("etcd: it changed its leader during a renewal"));
+        if rewrites_kept {
+            kept_revision = txn.revision();
         }
-        // Not if it has been released meanwhile.
-        if let Some(written) = self.written().get_mut(&request.claim) {
-            let live = txn.header.revision;
-            let seen = sight.kept.as_ref().map_or(0, |kept| kept.mod_revision);
-            let noted = if request.note.is_some() { live } else { seen };
-            *written = Written { nonce: request.nonce, live, kept: noted, value: kept };
-        }
+        self.renewed(request, txn.revision(), kept_revision);
         Ok(Renewed::Yes)
     }
 
-    /// The etcd lease is said to be gone; then so is the key, or the member that said so lags.
-    async fn look_again(&self, request: &Renew, keys: &Keys) -> Result<Renewed, StoreError> {
-        let sight = self.look(keys).await?;
-        self.changed(request, &sight).await
-    }
-
-    /// The record changed under a renewal. It may have been an earlier one of the same holder.
-    async fn changed(&self, request: &Renew, sight: &Sight) -> Result<Renewed, StoreError> {
-        let mut known = request.known.clone();
-        known.push(request.nonce);
-        match sight.tenure(request.claim, &known) {
-            Some(tenure) if tenure.term == request.token.term => Err(StoreError::unavailable(
-                "etcd: the record changed while it was being renewed, and is still ours",
-            )),
-            _ => self.refuse(request, sight).await,
-        }
-    }
-
-    async fn refuse(&self, request: &Renew, sight: &Sight) -> Result<Renewed, StoreError> {
-        let kept = sight.kept.as_ref().map(|kept| &kept.value);
-        if sight.live.is_none() && kept.is_some_and(|kept| kept.held && kept.claim == request.claim)
+    /// Remembers what a renewal wrote, unless a later one has been answered first, or the tenure
+    /// has been released meanwhile.
+    fn renewed(&self, request: &Renew, live_revision: i64, kept_revision: i64) {
+        if let Some(written) = self.tenures().get_mut(&request.claim)
+            && written.live_revision < live_revision
         {
-            // Nobody took it, nobody released it: the key was deleted, or its lease revoked.
-            return Ok(Renewed::Refused(None));
+            written.nonce = request.nonce;
+            written.ttl_ms = millis(request.ttl);
+            (written.live_revision, written.kept_revision) = (live_revision, kept_revision);
         }
-        Ok(Renewed::Refused(self.judge(sight, false).await?))
     }
 
     pub(super) async fn release(&self, request: Release) -> Result<Released, StoreError> {
         let keys = self.keys(&request.name);
-        let written = self.written().remove(&request.claim);
+        let written = self.tenures().remove(&request.claim);
+        let sent_on = written.as_ref().map(|written| Arc::clone(&written.sent_on));
+        let sent_on = sent_on.unwrap_or_default();
+        let route = Route::Holding(Sender { sent_on: &sent_on, fresh: false });
         let sight = match written.filter(|written| request.known.contains(&written.nonce)) {
-            None => self.look(&keys).await?,
-            Some(Written { live, kept, value, .. }) => {
-                let since = [unchanged(&keys.live, live), unchanged(&keys.kept, kept)];
-                let txn = self.let_go(&keys, since.into(), value).await?;
+            None => self.look(route, &keys).await?,
+            Some(written) => {
+                let txn = self.free(route, &keys, written.conditions(&keys)).await?;
                 if txn.succeeded {
-                    self.client.revoke_aside(lease_of(request.claim));
                     return Ok(Released::Yes);
                 }
-                sight_of(txn)?
+                sight_of(&keys, txn)?
             }
         };
-        let Some(tenure) = sight.tenure(request.claim, &request.known) else {
-            if !sight.is_of(request.claim) {
-                // If the acquisition is still on its way, it shall not find its lease.
-                self.client.revoke_aside(lease_of(request.claim));
-            }
+        if sight.tenure(request.claim, &request.known).is_none() {
             return Ok(Released::Refused);
-        };
-        let txn = self.let_go(&keys, conditions(&keys, &sight), tenure.kept()).await?;
+        }
+        let txn = self.free(route, &keys, sight.conditions(&keys)).await?;
         if txn.succeeded {
-            if let Some(lease) = tenure.lease() {
-                self.client.revoke_aside(lease);
-            }
             return Ok(Released::Yes);
         }
-        if sight_of(txn)?.tenure(request.claim, &request.known).is_some() {
+        if sight_of(&keys, txn)?.tenure(request.claim, &request.known).is_some() {
             return Err(StoreError::unavailable(
                 "etcd: the record changed while it was being released, and is still ours",
             ));
@@ -211,134 +205,207 @@ impl Steps {
     }
 
     /// Frees the lease if the conditions hold; says what is there if they do not.
-    async fn let_go(
+    async fn free(
         &self,
+        route: Route<'_>,
         keys: &Keys,
-        conditions: Vec<Value>,
-        kept: Kept,
-    ) -> Result<Txn, StoreError> {
-        let kept = Kept { held: false, ..kept };
-        let writes = vec![delete(&keys.live), put(&keys.kept, &kept, 0)];
-        Ok(self.client.write(conditions, writes, ranges(keys)).await?)
-    }
-
-    fn written(&self) -> MutexGuard<'_, HashMap<Nonce, Written>> {
-        // Nothing here is half done, whoever panics.
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+        compare: Vec<Compare>,
+    ) -> Result<TxnResponse, StoreError> {
+        let (success, failure) = (vec![Live::Released.put(keys)], vec![keys.range().into()]);
+        Ok(self.client.write(route, TxnRequest { compare, success, failure }).await?)
     }
 
     pub(super) async fn read(
         &self,
         names: Vec<LeaseName>,
     ) -> Result<Vec<Option<Record>>, StoreError> {
-        let exact = names.len() <= EXACT_MAX;
-        let mut records = Vec::with_capacity(names.len());
-        for batch in names.chunks(BATCH) {
-            // A transaction takes 128 operations; nested ones count by themselves.
-            let ops = batch.chunks(NEST).map(|names| {
-                nested(names.iter().flat_map(|name| ranges(&self.keys(name))).collect())
-            });
-            let txn = self.client.read(ops.collect()).await?;
-            let revision = txn.header.revision;
-            let mut found = txn.kvs().into_iter();
-            for _ in batch {
-                let (Some(live), Some(kept)) = (found.next(), found.next()) else {
-                    return Err(odd());
-                };
-                let sight = Sight::new(revision, live, kept)?;
-                records.push(self.judge(&sight, exact).await?);
-            }
+        if let [name] = &*names {
+            return Ok(vec![self.look(Route::Asking, &self.keys(name)).await?.record()]);
         }
-        Ok(records)
+        let batches = names.chunks(RANGES_MAX).map(|names| self.read_batch(names));
+        // Boxed, or the compiler cannot prove that the future may move to another thread.
+        let batches: Vec<_> = batches.map(Box::pin).collect();
+        let records = stream::iter(batches).buffered(BATCHES_AT_ONCE);
+        let records: Vec<Vec<_>> = records.try_collect().await?;
+        Ok(records.into_iter().flatten().collect())
+    }
+
+    async fn read_batch(&self, names: &[LeaseName]) -> Result<Vec<Option<Record>>, StoreError> {
+        let keys: Vec<_> = names.iter().map(|name| self.keys(name)).collect();
+        let txn = self.client.ranges(keys.iter().map(Keys::range).collect()).await?;
+        let revision = txn.revision();
+        let mut found = txn.ranges();
+        let record = |keys| {
+            let kvs = found.next().ok_or_else(incomplete)?;
+            Ok(Sight::new(keys, revision, kvs)?.record())
+        };
+        keys.iter().map(record).collect()
+    }
+
+    pub(super) async fn list(&self) -> Result<Vec<LeaseName>, StoreError> {
+        let range = RangeRequest {
+            key: format!("{}/", self.prefix).into(),
+            range_end: format!("{}0", self.prefix).into(),
+            // Two keys each.
+            limit: 2 * LIST_MAX as i64,
+            keys_only: true,
+        };
+        let found = self.client.range(Route::Asking, range).await?.kvs;
+        let mut names: Vec<_> =
+            found.iter().filter_map(|kv| lease_of_key(&self.prefix, &kv.key)).collect();
+        names.sort();
+        names.dedup();
+        names.truncate(LIST_MAX);
+        Ok(names)
     }
 
     fn keys(&self, name: &LeaseName) -> Keys {
         Keys::new(&self.prefix, name)
     }
 
-    async fn look(&self, keys: &Keys) -> Result<Sight, StoreError> {
-        sight_of(self.client.read(ranges(keys)).await?)
+    async fn look(&self, route: Route<'_>, keys: &Keys) -> Result<Sight, StoreError> {
+        let found = self.client.range(route, keys.range()).await?;
+        Sight::new(keys, found.header.map_or(0, |header| header.revision), found.kvs)
     }
 
-    /// What the keys amount to. `exact`: ask etcd how long a held one will last; otherwise the
-    /// answer is the longest that it can be.
-    async fn judge(&self, sight: &Sight, exact: bool) -> Result<Option<Record>, StoreError> {
-        match sight.verdict() {
-            Verdict::Absent => Ok(None),
-            Verdict::There(record) => Ok(Some(record)),
-            Verdict::Gone(lease, record) => {
-                let lasts = self.client.time_to_live(lease).await?;
-                if lasts.seconds.is_some() {
-                    return Ok(None);
-                }
-                // Its word is good only if the leader that gave it leads. (A majority answers for a
-                // read of any key.)
-                let now = self.client.read(vec![range(&format!("{}/", self.prefix))]).await?;
-                if now.header.raft_term != lasts.raft_term {
-                    return Err(StoreError::unavailable("etcd: it is changing its leader"));
-                }
-                Ok(Some(record))
-            }
-            Verdict::OnLease(lease, record) => {
-                let ours = record.holder.as_ref().is_some_and(|holder| holder.claim.is_some());
-                let most = if ours { record.ttl } else { Duration::MAX };
-                let remaining = match exact {
-                    false => record.ttl,
-                    true => match self.client.time_to_live(lease).await?.seconds {
-                        // etcd rounds down.
-                        Some(seconds) => Duration::from_secs(seconds + 1).min(most),
-                        // Its time is over, and it is about to be revoked. Not free before: a new
-                        // leader of the cluster would give it a whole ttl again.
-                        None => SWEEP,
-                    },
-                };
-                Ok(Some(Record { expiry: Expiry::ByStore(remaining), ..record }))
-            }
-        }
+    fn tenures(&self) -> MutexGuard<'_, HashMap<Nonce, Written>> {
+        // Nothing here is half done, whoever panics.
+        self.tenures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Nothing has changed since it was seen. (A key that did not exist still does not.)
-fn conditions(keys: &Keys, sight: &Sight) -> Vec<Value> {
-    vec![
-        unchanged(&keys.live, sight.live.as_ref().map_or(0, |live| live.mod_revision)),
-        unchanged(&keys.kept, sight.kept.as_ref().map_or(0, |kept| kept.mod_revision)),
-    ]
+impl Written {
+    /// Nothing has changed since this process wrote it.
+    fn conditions(&self, keys: &Keys) -> Vec<Compare> {
+        vec![
+            Compare::unchanged(&keys.live, self.live_revision),
+            Compare::unchanged(&keys.kept, self.kept_revision),
+        ]
+    }
 }
 
-fn ranges(keys: &Keys) -> Vec<Value> {
-    vec![range(&keys.live), range(&keys.kept)]
+fn refuse(request: &Renew, sight: &Sight) -> Result<Renewed, StoreError> {
+    let deleted = sight.is_deleted(request.claim);
+    Ok(Renewed::Refused(if deleted { None } else { sight.record() }))
 }
 
-fn sight_of(txn: Txn) -> Result<Sight, StoreError> {
-    let revision = txn.header.revision;
-    let [live, kept] = <[_; 2]>::try_from(txn.kvs()).map_err(|_| odd())?;
-    Sight::new(revision, live, kept)
-}
-
-/// Whether etcd itself has ended the tenure.
-fn is_expired(record: &Record) -> bool {
-    record.holder.is_some() && record.expiry == Expiry::ByStore(Duration::ZERO)
+fn sight_of(keys: &Keys, txn: TxnResponse) -> Result<Sight, StoreError> {
+    let revision = txn.revision();
+    Sight::new(keys, revision, txn.ranges().next().ok_or_else(incomplete)?)
 }
 
 fn check_ttl(ttl: Duration) -> Result<(), StoreError> {
-    if ttl < TTL_MIN || ttl > TTL_MAX || ttl.subsec_nanos() != 0 {
+    if ttl < TTL_MIN || ttl > TTL_MAX || !ttl.as_nanos().is_multiple_of(1_000_000) {
         return Err(StoreError::new(
             StoreErrorKind::Unsuitable,
-            format!("an etcd store keeps whole seconds from {TTL_MIN:?} on, not {ttl:?}"),
+            format!("an etcd store keeps whole milliseconds from {TTL_MIN:?} on, not {ttl:?}"),
         ));
     }
     Ok(())
 }
 
-fn odd() -> StoreError {
+fn incomplete() -> StoreError {
     StoreError::unavailable("etcd: its answer has not as many parts as the question")
 }
 
-/// Names in one request, and in one nested transaction of it.
-const BATCH: usize = 1024;
-const NEST: usize = 32;
-/// Up to so many records are asked for with how long they last.
-const EXACT_MAX: usize = 4;
-/// etcd looks for expired leases that often.
-const SWEEP: Duration = Duration::from_millis(500);
+/// Ranges in one transaction; etcd takes 128 operations.
+const RANGES_MAX: usize = 100;
+const BATCHES_AT_ONCE: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::address::Address;
+    use tenure_lease::Owner;
+    use tenure_lease::record::SessionRef;
+
+    fn steps(url: &str) -> Steps {
+        let (client, prefix) = Client::new(Address::parse(url).unwrap()).unwrap();
+        Steps::new(client, prefix)
+    }
+
+    fn name() -> LeaseName {
+        LeaseName::new(&format!("steps-{}", Nonce::random())).unwrap()
+    }
+
+    fn renew(name: &LeaseName, claim: Nonce, token: Token) -> Renew {
+        Renew {
+            name: name.clone(),
+            claim,
+            token,
+            known: vec![claim],
+            nonce: Nonce::random(),
+            ttl: Duration::from_secs(15),
+            note: None,
+            fresh_connection: false,
+        }
+    }
+
+    #[test]
+    fn a_late_answer_does_not_undo_a_later_renewal() {
+        // Nothing listens there, and nothing is sent.
+        let (steps, claim) = (steps("etcd://127.0.0.1:1"), Nonce::from_bits(1));
+        let token = Token::new(7, 0);
+        let written = Written {
+            token,
+            nonce: claim,
+            ttl_ms: 15_000,
+            live_revision: 7,
+            kept_revision: 7,
+            sent_on: Arc::default(),
+        };
+        steps.tenures().insert(claim, written);
+        let [earlier, later] = [(); 2].map(|()| renew(&name(), claim, token));
+        steps.renewed(&later, 9, 7);
+        steps.renewed(&earlier, 8, 7);
+        assert_eq!(steps.tenures()[&claim].nonce, later.nonce);
+        steps.tenures().clear();
+        steps.renewed(&later, 10, 7);
+        assert!(steps.tenures().is_empty(), "it was released meanwhile");
+    }
+
+    /// On a real etcd: nothing is remembered of a tenure that was released or lost.
+    #[tokio::test]
+    async fn ended_tenures_are_forgotten() {
+        let Ok(address) = std::env::var("TENURE_TEST_ETCD") else {
+            eprintln!("skipped: TENURE_TEST_ETCD is not set; scripts/servers starts etcd");
+            return;
+        };
+        let steps = steps(&format!("etcd://{address}/tests/steps"));
+        for released in [true, false] {
+            let (name, claim) = (name(), Nonce::random());
+            let request = Acquire {
+                name: name.clone(),
+                claim,
+                owner: Owner::named("a"),
+                ttl: Duration::from_secs(15),
+                session: None,
+                note: None,
+                create: true,
+                takeover: None,
+                expected: None,
+                above: 0,
+                unattended: false,
+            };
+            let won = steps.acquire(request.clone()).await.unwrap();
+            let Acquired::Won { token, .. } = won else { panic!("{won:?}") };
+            assert_eq!(steps.tenures().len(), 1);
+            if released {
+                let known = vec![claim];
+                steps.release(Release { name, claim, known }).await.unwrap();
+            } else {
+                let record = steps.read(vec![name.clone()]).await.unwrap().remove(0).unwrap();
+                let thief = Acquire {
+                    claim: Nonce::random(),
+                    session: Some(SessionRef { name: name.clone(), term: 1 }),
+                    takeover: Some(record.version),
+                    ..request
+                };
+                steps.acquire(thief).await.unwrap();
+                let refused = steps.renew(renew(&name, claim, token)).await;
+                assert!(matches!(refused, Ok(Renewed::Refused(Some(_)))), "{refused:?}");
+            }
+            assert!(steps.tenures().is_empty());
+        }
+    }
+}

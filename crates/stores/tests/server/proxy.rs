@@ -26,6 +26,10 @@ struct State {
     /// Connections that the server has not closed yet: now, and at most.
     open: usize,
     open_max: usize,
+    /// Connections so far.
+    accepted: u64,
+    /// Connections up to this one pass nothing on any more, and are not closed either.
+    silent_up_to: u64,
 }
 
 /// Which request is to go through without an answer.
@@ -48,8 +52,8 @@ impl Proxy {
                 let server = TcpStream::connect(&server).await.expect("it listens");
                 let proxy = shared.clone();
                 tokio::spawn(async move {
-                    proxy.opened();
-                    let mut server = proxy.pass(client, server).await;
+                    let connection = proxy.opened();
+                    let mut server = proxy.pass(connection, client, server).await;
                     // A server may go on with what it was asked by one who has hung up.
                     if server.shutdown().await.is_ok() {
                         let _ = tokio::io::copy(&mut server, &mut tokio::io::sink()).await;
@@ -90,14 +94,40 @@ impl Proxy {
         self.state().open_max
     }
 
-    fn opened(&self) {
+    /// Lets all connections that there are fall silent for ever, as when a network drops them
+    /// without a word. New ones work.
+    pub(crate) fn silence(&self) {
+        let mut state = self.state();
+        state.silent_up_to = state.accepted;
+    }
+
+    /// How many connections there have been.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.state().accepted
+    }
+
+    /// The number of the new connection.
+    fn opened(&self) -> u64 {
         let mut state = self.state();
         state.open += 1;
         state.open_max = state.open_max.max(state.open);
+        state.accepted += 1;
+        state.accepted
+    }
+
+    async fn stay_silent_if_told(&self, connection: u64) {
+        if connection <= self.state().silent_up_to {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Passes on until one side ends it; the server's side.
-    async fn pass(&self, mut client: TcpStream, mut server: TcpStream) -> TcpStream {
+    async fn pass(
+        &self,
+        connection: u64,
+        mut client: TcpStream,
+        mut server: TcpStream,
+    ) -> TcpStream {
         // What waits for the other side's acknowledgement would be measured as the store's time.
         client.set_nodelay(true).expect("a socket");
         server.set_nodelay(true).expect("a socket");
@@ -106,6 +136,7 @@ impl Proxy {
         loop {
             tokio::select! {
                 read = client.read(&mut request) => {
+                    self.stay_silent_if_told(connection).await;
                     let Ok(length @ 1..) = read else { return server };
                     let is_new = !std::mem::replace(&mut asked, true);
                     cuts |= self.came(is_new, &request[..length]);
@@ -114,6 +145,7 @@ impl Proxy {
                     }
                 }
                 read = server.read(&mut answer) => {
+                    self.stay_silent_if_told(connection).await;
                     let Ok(length @ 1..) = read else { return server };
                     if cuts {
                         self.state().cuts += 1;

@@ -143,7 +143,7 @@ async fn serve(after: After) -> (Arc<Pool>, Arc<Counts>) {
             });
         }
     });
-    (Arc::new(Pool::new(http::connector(&Trust::Nothing, None).unwrap(), server)), counts)
+    (Arc::new(Pool::new(http::connector(&Trust::Nothing).unwrap(), server)), counts)
 }
 
 async fn answer(mut socket: TcpStream, after: After) {
