@@ -14,7 +14,7 @@ use super::auth::{Auth, Signed};
 use super::driver;
 use super::list::Page;
 use super::url::Options;
-use crate::http::{Http, Reply, Trust};
+use crate::http::{Http, Lane, Reply, Trust};
 use crate::percent;
 
 /// A client of one container.
@@ -288,7 +288,7 @@ impl Api {
             let text = format!("{} is not a container that can be asked", self.place);
             StoreError::new(StoreErrorKind::Unsuitable, text)
         })?;
-        let reply = self.http.send(request).await.map_err(|error| {
+        let reply = self.http.send(Lane::Ordinary, request).await.map_err(|error| {
             StoreError::unavailable(format!("Azure Blob at {} did not answer: {error}", self.place))
         })?;
         if reply.status == StatusCode::UNAUTHORIZED {

@@ -15,7 +15,7 @@ use tenure_lease::backend::{StoreError, StoreErrorKind};
 use tenure_lease::{Moment, OpenError};
 
 use super::driver;
-use crate::http::{Http, Trust};
+use crate::http::{Http, Lane, Trust};
 use crate::percent::encoded;
 
 /// Fetches tokens and keeps the last. Holds secrets: not `Debug`.
@@ -134,7 +134,7 @@ impl Entra {
             }
         };
         let request = request.map_err(|_| unsuitable("Entra's address is not a URL".into()))?;
-        let reply = self.http.send(request).await;
+        let reply = self.http.send(Lane::Ordinary, request).await;
         let reply = reply.map_err(|error| {
             StoreError::unavailable(format!("{} did not answer: {error}", self.way.describe()))
         })?;

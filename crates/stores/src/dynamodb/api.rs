@@ -16,7 +16,7 @@ use tenure_lease::backend::{StoreError, StoreErrorKind};
 
 use super::driver::{self, Access, Pass};
 use super::item::{Change, Item, KEY, s};
-use crate::http::{Http, Reply};
+use crate::http::{Http, Lane, Reply};
 
 /// A client of one table.
 pub(super) struct Api {
@@ -142,7 +142,7 @@ impl Api {
         let pass = self.access.pass().await.map_err(unnamed)?;
         let time = shifted(driver::now(), self.ahead_s.load(Ordering::Relaxed));
         let request = signed(&pass, operation, body.to_string(), time).map_err(unnamed)?;
-        let reply = self.http.send(request).await.map_err(|error| {
+        let reply = self.http.send(Lane::Ordinary, request).await.map_err(|error| {
             let text = format!("DynamoDB at {} did not answer: {error}", pass.endpoint);
             unnamed(StoreError::unavailable(text))
         })?;
