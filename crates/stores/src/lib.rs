@@ -8,6 +8,10 @@ mod connections;
 #[cfg(feature = "consul")]
 pub mod consul;
 #[cfg(feature = "dynamodb")]
+mod date;
+#[cfg(feature = "dynamodb")]
+mod detached;
+#[cfg(feature = "dynamodb")]
 pub mod dynamodb;
 #[cfg(feature = "etcd")]
 pub mod etcd;
