@@ -30,7 +30,9 @@
 //! **etcd.** Write in a transaction that compares a fence key: `If value(fence) == my token`; raise
 //! it with `If mod_revision(fence) == the one read`.
 //!
-//! **DynamoDB.** `ConditionExpression: fence <= :mine` with `SET fence = :mine` on the item itself.
+//! **DynamoDB.** Every write of the item is an `UpdateItem` with `SET fence = :mine` and the condition
+//! `attribute_not_exists(fence) OR fence <= :mine`. (Without its first part the condition is false on
+//! an item that has no fence yet.) A successor begins with one that sets the fence alone.
 
 #[cfg(feature = "sqlite")]
 mod sqlite;
