@@ -7,9 +7,9 @@ pub mod azure_blob;
 mod connections;
 #[cfg(feature = "consul")]
 pub mod consul;
-#[cfg(feature = "dynamodb")]
+#[cfg(any(feature = "azure_blob", feature = "dynamodb"))]
 mod date;
-#[cfg(feature = "dynamodb")]
+#[cfg(any(feature = "azure_blob", feature = "dynamodb"))]
 mod detached;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
