@@ -41,7 +41,8 @@ fn each_region_has_its_endpoint() {
                 .env("AWS_CONFIG_FILE", "/nonexistent")
                 .env("AWS_EC2_METADATA_DISABLED", "true");
             let child = tokio::task::spawn_blocking(move || child.output());
-            let (mut client, _) = listener.accept().await.expect("a client");
+            let accepted = tokio::time::timeout(Duration::from_secs(20), listener.accept()).await;
+            let (mut client, _) = accepted.expect("the proxy is asked").expect("a client");
             let (mut request, mut buffer) = (String::new(), [0; 1024]);
             while !request.ends_with("\r\n\r\n") {
                 let count = client.read(&mut buffer).await.expect("a request");
