@@ -1,10 +1,17 @@
 //! A small HTTP/1.1 client: hyper, and rustls with the `ring` provider.
 //!
-//! For stores whose protocol is a handful of JSON calls. It has no retries and no redirects (the
-//! keeper retries); a request goes out once, except that hyper sends it on a second connection if
-//! the first was closed before a byte of it was written. Connections are opened on the runtime that
-//! the request is made on, and kept for the next one, unless the server says that it would close
-//! them meanwhile.
+//! It carries the requests of the stores that speak HTTP, whether they are their own or an SDK's. It
+//! has no retries and no redirects (the keeper retries); a request goes out once, except that hyper
+//! sends it on a second connection if the first was closed before a byte of it was written.
+//! Connections are opened on the runtime that the request is made on, and kept for the next one,
+//! unless the server says that it would close them meanwhile, or one of them failed: see
+//! [`generations`].
+//!
+//! One HTTP/1.1 connection carries one request at a time, so there are as many connections as
+//! requests under way. Whoever sends says by a [`Lane`] whether the request may wait for others.
+
+mod generations;
+mod proxy;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,24 +23,44 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
+use hyper_util::client::legacy::connect::capture_connection;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
+use tokio::sync::Semaphore;
 
 use tenure_lease::OpenError;
 
 use crate::connections;
+use generations::{Generations, InFlight};
+use proxy::ProxiedTcp;
 
 /// The client. Clones share their connections.
 #[derive(Clone)]
 pub(crate) struct Http {
-    client: Client<Connector, Full<Bytes>>,
+    shared: Arc<HttpShared>,
+}
+
+struct HttpShared {
+    generations: Generations,
+    /// Bounds the requests of [`Lane::Ordinary`] that are under way.
+    ordinary: Semaphore,
 }
 
 /// Opens a connection, with TLS if the address says so.
-pub(crate) type Connector = HttpsConnector<HttpConnector>;
+pub(crate) type Connector = HttpsConnector<ProxiedTcp>;
+
+/// Which way a request takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Reads and acquisitions: [`ORDINARY_MAX`] at once, the others wait. Thousands of leases may be
+    /// attached at the same moment, and their connections would use up the process's descriptors.
+    Ordinary,
+    /// Renewals and releases, which wait for nobody.
+    Urgent,
+    /// A renewal whose predecessor has had no answer yet: on a connection that is newer than that.
+    UrgentFresh,
+}
 
 /// An answer, whatever its status.
 pub(crate) struct Reply {
@@ -55,28 +82,32 @@ pub(crate) enum Trust<'a> {
 impl Http {
     /// A client; it connects when it is asked something.
     pub(crate) fn new(trust: &Trust<'_>) -> Result<Self, OpenError> {
-        Ok(Self { client: connections::pool().build(connector(trust)?) })
+        let generations = Generations::new(connector(trust)?);
+        let ordinary = Semaphore::new(ORDINARY_MAX);
+        Ok(Self { shared: Arc::new(HttpShared { generations, ordinary }) })
     }
 
     /// Sends a request and takes the whole answer in. An error says that no answer came, and
     /// contains neither headers nor the URL's query, where secrets are.
-    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Reply, String> {
-        let reply = self.begin(request).await?;
+    pub(crate) async fn send(
+        &self,
+        lane: Lane,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Reply, String> {
+        let HttpShared { generations, ordinary } = &*self.shared;
+        let _permit = match lane {
+            Lane::Ordinary => Some(ordinary.acquire().await.map_err(|closed| closed.to_string())?),
+            Lane::Urgent | Lane::UrgentFresh => None,
+        };
+        let mut in_flight = match lane {
+            Lane::Ordinary | Lane::Urgent => generations.current(),
+            Lane::UrgentFresh => generations.fresh(),
+        };
+        let reply = exchange(&in_flight, request).await?;
         let (head, body) = reply.into_parts();
-        Ok(Reply { status: head.status, headers: head.headers, body: Self::rest(body).await? })
-    }
-
-    /// Sends a request and returns with the head of the answer.
-    async fn begin(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {
-        let connection = capture_connection(&mut request);
-        let sent = self.client.request(request).await;
-        let reply = sent.map_err(|error| causes(&error))?;
-        if closes_early(reply.headers())
-            && let Some(connection) = &*connection.connection_metadata()
-        {
-            connection.poison();
-        }
-        Ok(reply)
+        let body = Self::rest(body).await?;
+        in_flight.answered();
+        Ok(Reply { status: head.status, headers: head.headers, body })
     }
 
     /// Takes in the rest of an answer.
@@ -84,6 +115,22 @@ impl Http {
         let body = Limited::new(body, BODY_MAX).collect().await;
         Ok(body.map_err(|error| format!("its answer broke off: {error}"))?.to_bytes())
     }
+}
+
+/// Sends a request; the head of its answer.
+async fn exchange(
+    in_flight: &InFlight<'_>,
+    mut request: Request<Full<Bytes>>,
+) -> Result<Response<Incoming>, String> {
+    let connection = capture_connection(&mut request);
+    let sent = in_flight.client().request(request).await;
+    let reply = sent.map_err(|error| causes(&error))?;
+    if closes_early(reply.headers())
+        && let Some(connection) = &*connection.connection_metadata()
+    {
+        connection.poison();
+    }
+    Ok(reply)
 }
 
 /// Whether the server says that it closes idle connections earlier than we stop using them. A
@@ -115,7 +162,7 @@ pub(crate) fn connector(trust: &Trust<'_>) -> Result<Connector, OpenError> {
         .with_tls_config(tls)
         .https_or_http()
         .enable_http1()
-        .wrap_connector(connections::tcp()))
+        .wrap_connector(ProxiedTcp::from_environment()))
 }
 
 fn system_roots() -> Result<RootCertStore, OpenError> {
@@ -165,56 +212,8 @@ pub(crate) fn causes(error: &dyn std::error::Error) -> String {
 
 /// No answer is longer: thousands of records with a note each.
 const BODY_MAX: usize = 512 * 1024 * 1024;
+/// How many requests of [`Lane::Ordinary`] are under way at once.
+const ORDINARY_MAX: usize = 64;
 
 #[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    /// How many connections two requests take, if every answer has this header.
-    async fn connections_of_two_requests(header: &str) -> usize {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let connections = Cell::new(0);
-        let serve = async {
-            loop {
-                let (stream, _) = listener.accept().await.expect("a client");
-                connections.set(connections.get() + 1);
-                let (from, mut to) = stream.into_split();
-                let mut lines = BufReader::new(from).lines();
-                while let Ok(Some(line)) = lines.next_line().await {
-                    if line.is_empty() {
-                        let answer =
-                            format!("HTTP/1.1 200 OK\r\n{header}content-length: 0\r\n\r\n");
-                        to.write_all(answer.as_bytes()).await.expect("a listener");
-                    }
-                }
-            }
-        };
-        let ask = async {
-            let http = Http::new(&Trust::Nothing).expect("a client");
-            for _ in 0..2 {
-                let request = Request::get(format!("http://{address}/")).body(Full::default());
-                http.send(request.expect("a request")).await.expect("an answer");
-                // The connection goes back to the pool on another task.
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::select! {
-            () = serve => {}
-            () = ask => {}
-        }
-        connections.get()
-    }
-
-    #[tokio::test]
-    async fn a_connection_is_kept_while_the_server_keeps_it() {
-        assert_eq!(connections_of_two_requests("").await, 1);
-        assert_eq!(connections_of_two_requests("Keep-Alive: timeout=75\r\n").await, 1);
-        assert_eq!(connections_of_two_requests("Keep-Alive: max=9, timeout=5\r\n").await, 2);
-    }
-}
+mod tests;

@@ -7,6 +7,10 @@ pub mod azure_blob;
 mod connections;
 #[cfg(feature = "consul")]
 pub mod consul;
+#[cfg(any(feature = "azure_blob", feature = "dynamodb"))]
+mod date;
+#[cfg(any(feature = "azure_blob", feature = "dynamodb"))]
+mod detached;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
 #[cfg(feature = "etcd")]

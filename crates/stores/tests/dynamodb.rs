@@ -7,6 +7,10 @@
 mod answers;
 #[path = "dynamodb/credentials.rs"]
 mod credentials;
+#[path = "dynamodb/endpoints.rs"]
+mod endpoints;
+#[path = "dynamodb/hanging.rs"]
+mod hanging;
 mod server;
 
 use std::sync::Arc;
@@ -73,14 +77,25 @@ impl Dynamo {
     }
 
     /// What an operator does by `aws dynamodb`, in its bare form: the emulator checks no signature.
-    async fn tool(&self, operation: &str, mut body: Value) -> Value {
+    async fn tool(&self, operation: &str, body: Value) -> Value {
+        let output = self.curl(&["-sSf"], operation, body).await;
+        serde_json::from_slice(&output).expect("an answer in JSON")
+    }
+
+    /// The same; only the status of the answer.
+    async fn status(&self, operation: &str, body: Value) -> u16 {
+        let status = ["-sS", "-o", "/dev/null", "-w", "%{http_code}"];
+        let output = self.curl(&status, operation, body).await;
+        String::from_utf8(output).expect("text").parse().expect("a status")
+    }
+
+    async fn curl(&self, options: &[&str], operation: &str, mut body: Value) -> Vec<u8> {
         body["TableName"] = TABLE.into();
         let authorization = "Authorization: AWS4-HMAC-SHA256 Credential=any/20200101/us-east-1/\
                              dynamodb/aws4_request, SignedHeaders=host, Signature=00";
         let target = format!("X-Amz-Target: DynamoDB_20120810.{operation}");
         let body = body.to_string();
         let arguments = [
-            "-sSf",
             "-H",
             authorization,
             "-H",
@@ -93,9 +108,8 @@ impl Dynamo {
             &body,
             &self.0.address,
         ];
-        let arguments = arguments.map(str::to_owned).to_vec();
-        let output = server::run("curl", arguments, vec![]).await;
-        serde_json::from_slice(&output).expect("an answer in JSON")
+        let arguments = options.iter().chain(&arguments).map(|part| (*part).to_owned()).collect();
+        server::run("curl", arguments, vec![]).await
     }
 
     async fn delete_item(&self, name: &LeaseName) {
@@ -223,6 +237,104 @@ fn the_emulator_compares_and_sets() {
         let mut winners = vec![0; rounds];
         racing.join_all().await.into_iter().flatten().for_each(|round| winners[round] += 1);
         assert!(winners.iter().all(|winners| *winners == 1), "{winners:?}");
+    });
+}
+
+/// Two renewals of one tenure, as the keeper sends them when an answer is late: both answers tell
+/// what stands there, and one of the two nonces does.
+#[test]
+fn renewals_beside_each_other() {
+    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    conformance::block_on(async {
+        let (store, name) = (dynamo.store(), fresh("hedged"));
+        let backend = store.backend();
+        let (claim, token) = server::win(&**backend, request(&name, "a", TTL)).await;
+        let (mut last, mut refused) = (vec![claim], 0);
+        for round in 0..100 {
+            let first = Renew {
+                name: name.clone(),
+                claim,
+                token,
+                known: last.clone(),
+                nonce: Nonce::random(),
+                ttl: TTL,
+                note: None,
+                fresh_connection: false,
+            };
+            let mut known = last.clone();
+            known.push(first.nonce);
+            let nonce = Nonce::random();
+            let second = Renew { known, nonce, fresh_connection: true, ..first.clone() };
+            let nonces = [first.nonce, second.nonce];
+            let answers = tokio::join!(backend.renew(first), backend.renew(second));
+            for answer in [answers.0, answers.1] {
+                match answer.expect("answered") {
+                    Renewed::Yes => {}
+                    Renewed::Refused(record) => {
+                        let holder = record.expect("it is there").holder.expect("it is held");
+                        assert_eq!(holder.claim, Some(claim), "round {round}");
+                        assert!(nonces.contains(&holder.nonce.expect("ours")), "round {round}");
+                        refused += 1;
+                    }
+                }
+            }
+            let record = backend.read(vec![name.clone()]).await.expect("read").remove(0);
+            let holder = record.expect("it is there").holder.expect("it is held");
+            last = vec![holder.nonce.expect("ours")];
+            assert!(nonces.contains(&last[0]), "round {round}");
+        }
+        println!("{refused} of 200 renewals met the other one");
+    });
+}
+
+/// What is there is listed; the item of terms and what was never held are not.
+#[test]
+fn list() {
+    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    conformance::block_on(async {
+        let table = fresh("listing").to_string();
+        let store = dynamo.open_table(&table, "&create=true");
+        while let Err(error) = store.inspect("ready").await {
+            println!("not ready: {error}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let mut names: Vec<_> = (0..30).map(|_| fresh("listed")).collect();
+        names.sort();
+        let note = vec![0; NOTE_MAX];
+        for name in &names {
+            // More than fits in one answer, which is a mebibyte.
+            let attempt = Acquire { note: Some(note.clone()), ..request(name, "a", TTL) };
+            server::win(&**store.backend(), attempt).await;
+        }
+        let listed = store.backend().list().expect("it can").await.expect("listed");
+        assert_eq!(listed, names);
+    });
+}
+
+/// The recipe for a fence in an item, as `tenure_lease::fence` has it: it lets the first writer
+/// through, and none that is older than the last.
+#[test]
+fn the_recipe_for_a_fence() {
+    let Some((dynamo, _turn)) = Dynamo::find() else { return };
+    conformance::block_on(async {
+        let name = fresh("fenced");
+        let write = async |token: u64, condition: &str| {
+            let body = json!({
+                "Key": key(&name),
+                "UpdateExpression": "SET fence = :mine, written = :mine",
+                "ConditionExpression": condition,
+                "ExpressionAttributeValues": { ":mine": { "N": token.to_string() } },
+            });
+            dynamo.status("UpdateItem", body).await
+        };
+        let recipe = "attribute_not_exists(fence) OR fence <= :mine";
+        dynamo.put_item(&json!({ "pk": { "S": name.as_str() }, "written": { "N": "0" } })).await;
+        assert_eq!(write(7, "fence <= :mine").await, 400, "its first part is needed");
+        assert_eq!(write(7, recipe).await, 200);
+        assert_eq!(write(7, recipe).await, 200);
+        assert_eq!(write(8, recipe).await, 200);
+        assert_eq!(write(7, recipe).await, 400);
+        assert_eq!(dynamo.item(&name).await["written"]["N"], "8");
     });
 }
 

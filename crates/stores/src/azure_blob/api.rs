@@ -1,5 +1,9 @@
 //! The handful of calls to Azure's Blob service, each one request.
+//!
+//! By hand, because Azure's own client takes no account key, which is all that Azurite takes besides
+//! SAS tokens.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,11 +18,18 @@ use super::auth::{Auth, Signed};
 use super::driver;
 use super::list::Page;
 use super::url::Options;
-use crate::http::{Http, Reply, Trust};
+use crate::date::parse_date;
+use crate::http::{Http, Lane, Reply, Trust};
 use crate::percent;
 
-/// A client of one container.
+/// A client of one container, on one lane. Clones share their connections.
+#[derive(Clone)]
 pub(super) struct Api {
+    shared: Arc<ApiShared>,
+    lane: Lane,
+}
+
+struct ApiShared {
     http: Http,
     auth: Auth,
     /// Scheme and authority of the endpoint.
@@ -127,7 +138,14 @@ impl Api {
         let (origin, before) = endpoint.split_at(path_at.unwrap_or(endpoint.len()));
         let path = format!("{before}/{container}");
         let place = format!("{account}/{container}");
-        Ok(Self { http, auth, origin: origin.to_owned(), path, prefix, place })
+        let origin = origin.to_owned();
+        let shared = Arc::new(ApiShared { http, auth, origin, path, prefix, place });
+        Ok(Self { shared, lane: Lane::Ordinary })
+    }
+
+    /// The same client on another lane.
+    pub(super) fn on(&self, lane: Lane) -> Self {
+        Self { shared: Arc::clone(&self.shared), lane }
     }
 
     /// The blob as it is.
@@ -147,7 +165,7 @@ impl Api {
         stem: &str,
         marker: Option<&str>,
     ) -> Result<Option<Page>, StoreError> {
-        let prefix = format!("{}{stem}", self.prefix);
+        let prefix = format!("{}{stem}", self.shared.prefix);
         let mut query = vec![("restype", "container"), ("comp", "list"), ("prefix", &*prefix)];
         query.extend(marker.map(|marker| ("marker", marker)));
         let call = Call { method: Method::GET, query: &query, ..Call::new(None) };
@@ -155,9 +173,9 @@ impl Api {
         match reply.status {
             StatusCode::OK => {
                 let date = reply.headers.get("date").and_then(|date| date.to_str().ok());
-                let date = date.and_then(driver::parse_date).ok_or_else(|| self.unclear())?;
+                let date = date.and_then(parse_date).ok_or_else(|| self.unclear())?;
                 let text = std::str::from_utf8(&reply.body).map_err(|_| self.unclear())?;
-                Page::parse(text, &self.prefix, date).map(Some).ok_or_else(|| self.unclear())
+                Page::parse(text, &self.shared.prefix, date).map(Some).ok_or_else(|| self.unclear())
             }
             StatusCode::FORBIDDEN => Ok(None),
             _ => Err(self.refusal(&reply)),
@@ -255,8 +273,8 @@ impl Api {
     async fn send(&self, call: Call<'_>) -> Result<Reply, StoreError> {
         let Call { method, name, query, mut headers, body } = call;
         let path = match name {
-            Some(name) => format!("{}/{}{name}", self.path, self.prefix),
-            None => self.path.clone(),
+            Some(name) => format!("{}/{}{name}", self.shared.path, self.shared.prefix),
+            None => self.shared.path.clone(),
         };
         headers.push(("x-ms-date", driver::now()));
         headers.push(("x-ms-version", VERSION.to_owned()));
@@ -267,12 +285,12 @@ impl Api {
             headers: &headers,
             length: body.len(),
         };
-        let shown = self.auth.header(&signed).await?;
+        let shown = self.shared.auth.header(&signed).await?;
         let mut pairs: Vec<_> =
             query.iter().map(|(key, value)| format!("{key}={}", percent::encoded(value))).collect();
-        pairs.extend(self.auth.query().map(str::to_owned));
+        pairs.extend(self.shared.auth.query().map(str::to_owned));
         let mark = if pairs.is_empty() { "" } else { "?" };
-        let uri = format!("{}{path}{mark}{}", self.origin, pairs.join("&"));
+        let uri = format!("{}{path}{mark}{}", self.shared.origin, pairs.join("&"));
         let mut request = Request::builder().uri(uri);
         for (name, value) in &headers {
             request = request.header(*name, value);
@@ -285,14 +303,17 @@ impl Api {
         }
         let request = request.method(method).body(Full::new(Bytes::from(body)));
         let request = request.map_err(|_| {
-            let text = format!("{} is not a container that can be asked", self.place);
+            let text = format!("{} is not a container that can be asked", self.shared.place);
             StoreError::new(StoreErrorKind::Unsuitable, text)
         })?;
-        let reply = self.http.send(request).await.map_err(|error| {
-            StoreError::unavailable(format!("Azure Blob at {} did not answer: {error}", self.place))
+        let reply = self.shared.http.send(self.lane, request).await.map_err(|error| {
+            StoreError::unavailable(format!(
+                "Azure Blob at {} did not answer: {error}",
+                self.shared.place
+            ))
         })?;
         if reply.status == StatusCode::UNAUTHORIZED {
-            self.auth.refused().await;
+            self.shared.auth.refused();
         }
         Ok(reply)
     }
@@ -303,8 +324,8 @@ impl Api {
             Some(Blob {
                 etag: header("etag")?.to_owned(),
                 state: LeaseState::named(header("x-ms-lease-state")?),
-                date: driver::parse_date(header("date")?)?,
-                modified: driver::parse_date(header("last-modified")?)?,
+                date: parse_date(header("date")?)?,
+                modified: parse_date(header("last-modified")?)?,
                 ttl: header("x-ms-meta-ttl")
                     .and_then(|ttl| ttl.parse().ok())
                     .map(Duration::from_secs),
@@ -317,13 +338,13 @@ impl Api {
     fn unclear(&self) -> StoreError {
         StoreError::unavailable(format!(
             "what answers for {} does not speak like Azure Blob",
-            self.place
+            self.shared.place
         ))
     }
 
     /// Never with the body: it may show what was signed.
     fn refusal(&self, reply: &Reply) -> StoreError {
-        let (place, status, code) = (&self.place, reply.status, code(reply));
+        let (place, status, code) = (&self.shared.place, reply.status, code(reply));
         let (kind, hint) = match status {
             _ if code == "ContainerNotFound" => {
                 (StoreErrorKind::Unsuitable, "; create the container first")

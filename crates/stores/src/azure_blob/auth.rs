@@ -94,9 +94,9 @@ impl Auth {
     }
 
     /// Azure does not take what was shown; the next request shows something new, if it can.
-    pub(super) async fn refused(&self) {
+    pub(super) fn refused(&self) {
         if let Self::Entra(entra) = self {
-            entra.forget().await;
+            entra.forget();
         }
     }
 }

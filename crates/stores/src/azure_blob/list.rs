@@ -13,7 +13,7 @@ use tenure_lease::LeaseName;
 use tenure_lease::backend::StoreError;
 
 use super::api::{Api, Blob, LeaseState};
-use super::driver;
+use crate::date::parse_date;
 
 /// What a list says of a blob.
 pub(super) struct Listed {
@@ -23,6 +23,13 @@ pub(super) struct Listed {
     etag: String,
     state: LeaseState,
     modified: u64,
+}
+
+impl Listed {
+    /// The name of the lease, if it is one.
+    pub(super) fn lease(&self) -> Option<LeaseName> {
+        LeaseName::new(&self.name).ok()
+    }
 }
 
 /// One answer of a list.
@@ -79,7 +86,7 @@ impl Memory {
             };
             let mut blobs = self.blobs();
             for listed in page.listed {
-                let Ok(name) = LeaseName::new(&listed.name) else { continue };
+                let Some(name) = listed.lease() else { continue };
                 let Some(blob) = blobs.get_mut(&name) else { continue };
                 if blob.etag.trim_matches('"') == listed.etag {
                     let Listed { state, modified, .. } = listed;
@@ -115,7 +122,7 @@ impl Page {
                 name: name.to_owned(),
                 etag: inner(blob, "Etag")?.trim_matches('"').to_owned(),
                 state: LeaseState::named(inner(blob, "LeaseState")?),
-                modified: driver::parse_date(inner(blob, "Last-Modified")?)?,
+                modified: parse_date(inner(blob, "Last-Modified")?)?,
             });
         }
         // What would have to be unescaped is not a marker that can be sent back.

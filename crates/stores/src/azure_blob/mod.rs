@@ -32,6 +32,9 @@
 //! deletes it after that and creates it again does so in a later second. The first acquisition of a
 //! name takes up to a second longer for it.
 //!
+//! **The client** is this crate's own, because Azure's takes no account key: see `api`. Identities of
+//! Entra's are found by Azure's library.
+//!
 //! **Attached leases** do not lease the blob: they are compared and set by the ETag alone. Many of
 //! them are proved by one request; see `list`.
 
@@ -50,8 +53,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use tenure_lease::backend::{
-    Acquire, Acquired, Backend, Boxed, Promise, Release, Released, Renew, Renewed, StoreError,
-    StoreErrorKind, StoreInfo,
+    Acquire, Acquired, Backend, Boxed, LIST_MAX, Promise, Release, Released, Renew, Renewed,
+    StoreError, StoreErrorKind, StoreInfo,
 };
 use tenure_lease::record::{Record, Token};
 use tenure_lease::{LeaseName, OpenError, check_note};
@@ -59,13 +62,15 @@ use tenure_lease::{LeaseName, OpenError, check_note};
 use api::{Api, Blob, Lease, LeaseState, Outcome, When};
 use auth::Auth;
 use content::{Body, Content, Seen};
-use list::Memory;
+use list::{Listed, Memory};
 use url::Options;
+
+use crate::http::Lane;
 
 /// Leases in Azure Blob Storage. Clones share their connections.
 #[derive(Clone)]
 pub struct AzureBlobStore {
-    api: Arc<Api>,
+    api: Api,
     memory: Arc<Memory>,
 }
 
@@ -77,7 +82,8 @@ impl AzureBlobStore {
     /// Without `sas` and `key` it uses `AZURE_STORAGE_SAS_TOKEN`, else `AZURE_STORAGE_KEY`, else an
     /// identity of Entra's: a client's secret (`AZURE_TENANT_ID`, `AZURE_CLIENT_ID`,
     /// `AZURE_CLIENT_SECRET`), a workload identity (the same with `AZURE_FEDERATED_TOKEN_FILE`), or
-    /// the machine's managed identity.
+    /// the managed identity of App Service, Container Apps or the virtual machine. With
+    /// `AZURE_TOKEN_CREDENTIALS=dev` it is whoever is logged in by `az`.
     ///
     /// ```no_run
     /// use tenure_lease::Store;
@@ -89,7 +95,7 @@ impl AzureBlobStore {
         let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let options = Options::parse(url)?;
         let auth = Auth::find(&options, environment)?;
-        Ok(Self { api: Arc::new(Api::new(options, auth)?), memory: Arc::default() })
+        Ok(Self { api: Api::new(options, auth)?, memory: Arc::default() })
     }
 
     /// Creates the container if there is none; for set-up, with credentials that may.
@@ -99,7 +105,7 @@ impl AzureBlobStore {
 
     /// The blob as it is, understood.
     async fn look(&self, name: &LeaseName) -> Result<Seen, StoreError> {
-        Seen::new(name, self.api.get(name).await?)
+        look(&self.api, name).await
     }
 
     async fn try_acquire(&self, request: &Acquire) -> Result<Acquired, StoreError> {
@@ -203,12 +209,16 @@ impl AzureBlobStore {
         check_note(request.note.as_deref())?;
         check_ttl(request.ttl)?;
         let Renew { name, claim, token, nonce, ttl, .. } = request;
+        let urgent = self.api.on(Lane::Urgent);
         let mut unleased = None;
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
                 driver::pause(CONFLICT_PAUSE).await;
             }
-            let seen = self.look(name).await?;
+            // Its answer shows that the connection works, and the others use it.
+            let fresh = attempt == 0 && request.fresh_connection;
+            let api = if fresh { &self.api.on(Lane::UrgentFresh) } else { &urgent };
+            let seen = look(api, name).await?;
             let mut known = request.known.clone();
             if attempt > 0 {
                 known.push(*nonce);
@@ -240,13 +250,15 @@ impl AzureBlobStore {
                     // Free: a takeover that got no further than its record.
                     _ => Some(Lease::Acquire { claim, ttl: leased_for.max(*ttl), etag }),
                 };
+                // It names the ETag, which another renewal of this tenure may have changed.
+                let compares = matches!(lease, Some(Lease::Acquire { .. }));
                 let renewed = match lease {
-                    Some(lease) => self.api.lease(name, lease).await? == Outcome::Done,
+                    Some(lease) => urgent.lease(name, lease).await? == Outcome::Done,
                     None => false,
                 };
                 if !renewed {
                     // Broken, or taken by one who is about to write: then the record will say who.
-                    unleased = Some(seen);
+                    unleased = Some(seen).filter(|_| !compares);
                     continue;
                 }
             }
@@ -254,7 +266,7 @@ impl AzureBlobStore {
                 next.note = note.clone();
             }
             let when = When::Is { etag, leased: (!attached).then_some(*claim) };
-            if self.api.put(name, next.encode(), when).await?.is_some() {
+            if urgent.put(name, next.encode(), when).await?.is_some() {
                 return Ok(Renewed::Yes);
             }
             unleased = None;
@@ -273,20 +285,20 @@ impl AzureBlobStore {
 
     async fn try_release(&self, request: &Release) -> Result<Released, StoreError> {
         let Release { name, claim, known } = request;
-        let claim = *claim;
+        let (claim, api) = (*claim, self.api.on(Lane::Urgent));
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
                 driver::pause(CONFLICT_PAUSE).await;
             }
-            let seen = self.look(name).await?;
+            let seen = look(&api, name).await?;
             if let Some((blob, body)) = seen.held_by(claim, known) {
                 let mut next = body.clone();
                 next.line.holder = None;
                 let leased = seen.is_leased().then_some(claim);
                 let when = When::Is { etag: &blob.etag, leased };
-                if self.api.put(name, next.encode(), when).await?.is_some() {
+                if api.put(name, next.encode(), when).await?.is_some() {
                     if leased.is_some() {
-                        self.api.lease(name, Lease::Release { claim }).await?;
+                        api.lease(name, Lease::Release { claim }).await?;
                     }
                     return Ok(Released::Yes);
                 }
@@ -296,7 +308,7 @@ impl AzureBlobStore {
             // again once it cannot. A clone of this process has the same claim, and is left alone.
             let tidied = seen.is_leased()
                 && !seen.is_of(claim)
-                && self.api.lease(name, Lease::Release { claim }).await? == Outcome::Done;
+                && api.lease(name, Lease::Release { claim }).await? == Outcome::Done;
             if !tidied {
                 return Ok(Released::Refused);
             }
@@ -333,6 +345,28 @@ impl AzureBlobStore {
         }
         Ok(records)
     }
+
+    async fn list_all(&self) -> Result<Vec<LeaseName>, StoreError> {
+        let (mut names, mut marker) = (Vec::new(), None);
+        loop {
+            let page = self.api.list("", marker.as_deref()).await?.ok_or_else(|| {
+                let text = "Azure Blob refuses to list the container; it takes the permission to \
+                            list (SAS sp=rcwl, or a role)";
+                StoreError::new(StoreErrorKind::Denied, text)
+            })?;
+            names.extend(page.listed.iter().filter_map(Listed::lease));
+            marker = page.next;
+            if marker.is_none() || names.len() >= LIST_MAX {
+                names.truncate(LIST_MAX);
+                return Ok(names);
+            }
+        }
+    }
+}
+
+/// The blob as it is, understood.
+async fn look(api: &Api, name: &LeaseName) -> Result<Seen, StoreError> {
+    Seen::new(name, api.get(name).await?)
 }
 
 /// A new tenure on its way into the record.
@@ -373,6 +407,10 @@ impl Backend for AzureBlobStore {
 
     fn read(&self, names: Vec<LeaseName>) -> Boxed<'_, Result<Vec<Option<Record>>, StoreError>> {
         Box::pin(self.read_all(names))
+    }
+
+    fn list(&self) -> Option<Boxed<'_, Result<Vec<LeaseName>, StoreError>>> {
+        Some(Box::pin(self.list_all()))
     }
 }
 

@@ -1,154 +1,221 @@
-//! What needs a clock or a task of its own: the time for signatures, and credentials.
-#![allow(clippy::disallowed_methods)] // It reads the wall clock, which signatures carry.
+//! Where to ask and as whom: AWS's configuration, credentials, and the clock that signatures carry.
+//!
+//! The SDK finds credentials. Its own cache of them is not used: it drops a search together with
+//! the request that waits for it, so that a credential process slower than one request is never
+//! heard, and it makes a renewal wait for a metadata service while the old credentials are good yet.
+#![allow(clippy::disallowed_methods)] // It waits, and reads the wall clock, which signatures carry.
 
+use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_config::retry::RetryConfig;
+use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_credential_types::Credentials;
-use aws_credential_types::provider::ProvideCredentials;
 use aws_credential_types::provider::error::CredentialsError;
-use aws_smithy_http_client::tls::Provider;
-use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
-use tokio::task::JoinHandle;
+use aws_credential_types::provider::{ProvideCredentials, future};
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::{Builder, IdentityCache};
+use aws_smithy_async::time::TimeSource;
 
 use tenure_lease::backend::{StoreError, StoreErrorKind};
 
-use super::url;
+use super::transport::SdkTransport;
+use crate::date::parse_date;
+use crate::detached::DetachedSearch;
+use crate::http::{Http, Lane, Trust};
 
 /// Where to ask, and as whom. Clones share what they found.
 #[derive(Clone)]
 pub(super) struct Access {
-    shared: Arc<Shared>,
+    shared: Arc<AccessShared>,
 }
 
-/// All that a request needs. Holds secrets: not `Debug`.
-#[derive(Clone)]
-pub(super) struct Pass {
-    pub(super) region: String,
-    pub(super) endpoint: String,
-    pub(super) credentials: Credentials,
-}
-
-struct Shared {
+struct AccessShared {
+    http: Http,
     region: Option<String>,
     endpoint: Option<String>,
     given: Option<Credentials>,
-    pass: Mutex<Option<Pass>>,
-    /// Held while credentials are being looked for; what was learned on the way, for the next time.
-    loading: tokio::sync::Mutex<Option<SdkConfig>>,
+    clock: ServerClock,
+    found: Mutex<AccessFound>,
+    search: DetachedSearch,
+}
+
+/// What searches have found.
+#[derive(Default)]
+struct AccessFound {
+    config: Option<SdkConfig>,
+    clients: Option<Clients>,
+    credentials: Option<Credentials>,
+}
+
+/// The same client on each lane.
+#[derive(Clone)]
+struct Clients {
+    ordinary: Client,
+    urgent: Client,
+    urgent_fresh: Client,
 }
 
 impl Access {
     pub(super) fn new(
+        http: Http,
         region: Option<String>,
         endpoint: Option<String>,
         given: Option<Credentials>,
     ) -> Self {
-        let (pass, loading) = (Mutex::new(None), tokio::sync::Mutex::new(None));
-        Self { shared: Arc::new(Shared { region, endpoint, given, pass, loading }) }
+        let (clock, found, search) =
+            (ServerClock::default(), Mutex::default(), DetachedSearch::default());
+        let shared = AccessShared { http, region, endpoint, given, clock, found, search };
+        Self { shared: Arc::new(shared) }
     }
 
-    /// What the last search found, or a new one. The search goes on if nobody waits for it any
-    /// more: it may take longer than one operation may, and the next one is to find its result.
-    pub(super) async fn pass(&self) -> Result<Pass, StoreError> {
-        match self.shared.current(now()) {
-            Some((pass, left)) if left >= RENEW_BEFORE => Ok(pass),
-            Some((pass, _)) => {
-                // Good for now. A holder's renewal does not wait for a metadata service.
-                if self.shared.loading.try_lock().is_ok() {
-                    drop(self.search());
-                }
-                Ok(pass)
+    /// The client of a lane, with credentials at hand.
+    pub(super) async fn client(&self, lane: Lane) -> Result<Client, StoreError> {
+        let known = || self.shared.client(lane, self.shared.clock.now());
+        match known() {
+            Some((client, left)) if left >= RENEW_BEFORE => Ok(client),
+            Some((client, _)) => {
+                // They are good for now: a renewal does not wait for a metadata service.
+                self.shared.search.begin(self.clone().find());
+                Ok(client)
             }
-            None => self.search().await.unwrap_or_else(|error| {
-                Err(StoreError::unavailable(format!("the search for credentials ended: {error}")))
-            }),
+            None => {
+                self.shared.search.finish(self.clone().find()).await?;
+                let expired = || StoreError::unavailable("the AWS credentials here have expired");
+                known().map(|(client, _)| client).ok_or_else(expired)
+            }
         }
     }
 
-    /// They were refused: the next one looks for others.
+    /// The credentials were refused: the next request looks for others.
     pub(super) fn forget(&self) {
-        *self.shared.pass.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.shared.found().credentials = None;
     }
 
-    fn search(&self) -> JoinHandle<Result<Pass, StoreError>> {
-        let shared = Arc::clone(&self.shared);
-        tokio::spawn(async move {
-            let mut config = shared.loading.lock().await;
-            if let Some((pass, _)) = shared.current(now()).filter(|(_, left)| *left >= RENEW_BEFORE)
-            {
-                return Ok(pass);
+    /// For people: where the requests go.
+    pub(super) fn place(&self) -> String {
+        let found = self.shared.found();
+        let config = found.config.as_ref();
+        let endpoint = config.and_then(SdkConfig::endpoint_url).map(str::to_owned);
+        let region = config.and_then(SdkConfig::region).map(|region| format!("AWS {region}"));
+        self.shared.endpoint.clone().or(endpoint).or(region).unwrap_or_else(|| "AWS".to_owned())
+    }
+
+    async fn find(self) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let there = shared.client(Lane::Ordinary, shared.clock.now());
+        if there.is_some_and(|(_, left)| left >= RENEW_BEFORE) {
+            return Ok(());
+        }
+        within(SEARCH_TIMEOUT, self.load()).await.unwrap_or_else(|| {
+            let text = format!("no AWS credentials were found within {SEARCH_TIMEOUT:?}");
+            Err(StoreError::unavailable(text))
+        })
+    }
+
+    async fn load(&self) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let known = shared.found().config.clone();
+        let config = match known {
+            Some(config) => config,
+            None => shared.configure().await,
+        };
+        let clients = self.clients(&config)?;
+        let credentials = match &shared.given {
+            Some(given) => given.clone(),
+            None => {
+                let provider = config.credentials_provider();
+                let provider =
+                    provider.ok_or_else(|| refusal(&CredentialsError::not_loaded("")))?;
+                provider.provide_credentials().await.map_err(|error| {
+                    // What was read may have changed by the next time: a profile, a token's file.
+                    shared.found().config = None;
+                    refusal(&error)
+                })?
             }
-            let pass = tokio::time::timeout(SEARCH_TIMEOUT, shared.load(&mut config)).await;
-            let pass = pass.unwrap_or_else(|_| {
-                let text = format!("no AWS credentials were found within {SEARCH_TIMEOUT:?}");
-                Err(StoreError::unavailable(text))
-            })?;
-            *shared.pass.lock().unwrap_or_else(PoisonError::into_inner) = Some(pass.clone());
-            Ok(pass)
+        };
+        let (config, clients, credentials) = (Some(config), Some(clients), Some(credentials));
+        *shared.found() = AccessFound { config, clients, credentials };
+        Ok(())
+    }
+
+    fn clients(&self, config: &SdkConfig) -> Result<Clients, StoreError> {
+        let shared = &self.shared;
+        if config.region().is_none() {
+            let text = "no AWS region: name it in the URL (region=…) or in AWS_REGION";
+            return Err(StoreError::new(StoreErrorKind::Unsuitable, text));
+        }
+        let client = |lane| {
+            let (http, clock) = (shared.http.clone(), shared.clock.clone());
+            let transport = SdkTransport { http, lane, clock: Some(clock.clone()), limit: None };
+            let mut config = Builder::from(config)
+                .http_client(transport)
+                .credentials_provider(FoundCredentials(self.clone()))
+                .identity_cache(IdentityCache::no_cache())
+                .time_source(clock)
+                // The keeper retries, and drops what takes too long.
+                .retry_config(RetryConfig::disabled())
+                .timeout_config(TimeoutConfig::disabled())
+                .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
+            if let Some(endpoint) = &shared.endpoint {
+                config = config.endpoint_url(endpoint);
+            }
+            Client::from_conf(config.build())
+        };
+        Ok(Clients {
+            ordinary: client(Lane::Ordinary),
+            urgent: client(Lane::Urgent),
+            urgent_fresh: client(Lane::UrgentFresh),
         })
     }
 }
 
-impl Shared {
-    /// The credentials that were found, and how long they last.
-    fn current(&self, now: SystemTime) -> Option<(Pass, Duration)> {
-        let pass = self.pass.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        let left = match pass.credentials.expiry() {
+impl AccessShared {
+    /// The client of a lane, and how long the credentials last.
+    fn client(&self, lane: Lane, now: SystemTime) -> Option<(Client, Duration)> {
+        let found = self.found();
+        let left = match found.credentials.as_ref()?.expiry() {
             Some(expiry) => expiry.duration_since(now).ok()?,
             None => Duration::MAX,
         };
-        Some((pass, left))
+        let clients = found.clients.as_ref()?;
+        let client = match lane {
+            Lane::Ordinary => &clients.ordinary,
+            Lane::Urgent => &clients.urgent,
+            Lane::UrgentFresh => &clients.urgent_fresh,
+        };
+        Some((client.clone(), left))
     }
 
-    async fn load(&self, config: &mut Option<SdkConfig>) -> Result<Pass, StoreError> {
-        if let (Some(credentials), Some(endpoint)) = (&self.given, &self.endpoint) {
-            // Nothing is left to be found.
-            let region = self.named_region().unwrap_or_else(|| EMULATOR_REGION.to_owned());
-            let (endpoint, credentials) = (endpoint.clone(), credentials.clone());
-            return Ok(Pass { region, endpoint, credentials });
-        }
-        if config.is_none() {
-            *config = Some(self.configure().await);
-        }
-        // It was just set.
-        let found = config.as_ref().expect("a configuration");
-        let (region, endpoint) = self.place(found)?;
-        if let Some(credentials) = &self.given {
-            return Ok(Pass { region, endpoint, credentials: credentials.clone() });
-        }
-        let none = || denied("no AWS credentials: no provider is configured".to_owned());
-        let provider = found.credentials_provider().ok_or_else(none)?;
-        match provider.provide_credentials().await {
-            Ok(credentials) => Ok(Pass { region, endpoint, credentials }),
-            Err(error) => {
-                // What it read may have changed by the next time: a profile, a mounted token.
-                *config = None;
-                Err(refusal(&error))
-            }
-        }
-    }
-
-    /// The standard chain: environment, profile, web identity, container, instance.
+    /// AWS's standard places: environment, profile, web identity, container, instance.
     async fn configure(&self) -> SdkConfig {
-        let http = aws_smithy_http_client::Builder::new()
-            .tls_provider(Provider::Rustls(CryptoMode::Ring))
-            .build_https();
+        let environment = std::env::var("AWS_REGION").ok().filter(|region| !region.is_empty());
+        // An endpoint of its own does not mind.
+        let unsaid = self.endpoint.as_ref().map(|_| EMULATOR_REGION.to_owned());
+        let region = self.region.clone().or(environment).or(unsaid).map(Region::new);
+        if let (Some(_), Some(_), Some(region)) = (&self.given, &self.endpoint, &region) {
+            // Nothing is left to be found.
+            let config = SdkConfig::builder().behavior_version(BehaviorVersion::latest());
+            return config.region(region.clone()).build();
+        }
+        // Metadata services and emulators do without TLS, so a machine may have no authorities.
+        let http = Http::new(&Trust::System).or_else(|_| Http::new(&Trust::Nothing));
+        let http = http.unwrap_or_else(|_| self.http.clone());
+        let transport = SdkTransport { http, lane: Lane::Urgent, clock: None, limit: None };
         let timeouts = TimeoutConfig::builder()
             .connect_timeout(CALL_TIMEOUT)
             .operation_timeout(CALL_TIMEOUT)
             .build();
         let mut loader = aws_config::defaults(BehaviorVersion::latest())
-            .http_client(http)
+            .http_client(transport)
             .retry_config(RetryConfig::disabled())
             .timeout_config(timeouts);
-        let unsaid = self.endpoint.as_ref().map(|_| EMULATOR_REGION.to_owned());
-        let region = self.named_region().or(unsaid);
         if let Some(region) = region {
-            loader = loader.region(Region::new(region));
+            loader = loader.region(region);
         }
         if let Some(given) = &self.given {
             loader = loader.credentials_provider(given.clone());
@@ -156,31 +223,56 @@ impl Shared {
         loader.load().await
     }
 
-    /// The region that the URL names, or the environment.
-    fn named_region(&self) -> Option<String> {
-        let environment = || std::env::var("AWS_REGION").ok().filter(|region| !region.is_empty());
-        self.region.clone().or_else(environment)
-    }
-
-    fn place(&self, config: &SdkConfig) -> Result<(String, String), StoreError> {
-        let region = config.region().map(Region::to_string).ok_or_else(|| {
-            let text = "no AWS region: name it in the URL (region=…) or in AWS_REGION";
-            StoreError::new(StoreErrorKind::Unsuitable, text)
-        })?;
-        let named = self.endpoint.as_deref().or(config.endpoint_url());
-        let endpoint = match named {
-            Some(endpoint) => url::endpoint(endpoint)
-                .map_err(|error| StoreError::new(StoreErrorKind::Unsuitable, error.to_string()))?,
-            None => aws_endpoint(&region, config.use_fips() == Some(true)),
-        };
-        Ok((region, endpoint))
+    fn found(&self) -> std::sync::MutexGuard<'_, AccessFound> {
+        // Its parts are put in whole.
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn aws_endpoint(region: &str, fips: bool) -> String {
-    let service = if fips { "dynamodb-fips" } else { "dynamodb" };
-    let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
-    format!("https://{service}.{region}.{domain}")
+/// Gives the SDK what was found.
+struct FoundCredentials(Access);
+
+impl ProvideCredentials for FoundCredentials {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        let found = self.0.shared.found().credentials.clone();
+        future::ProvideCredentials::ready(found.ok_or_else(|| CredentialsError::not_loaded("")))
+    }
+}
+
+impl fmt::Debug for FoundCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FoundCredentials")
+    }
+}
+
+/// This machine's clock, corrected by DynamoDB's `Date` if it is far off: DynamoDB refuses
+/// signatures of another time than its own. Clones share the correction.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ServerClock {
+    ahead_s: Arc<AtomicI64>,
+}
+
+impl ServerClock {
+    /// Compares it with the `Date` of an answer.
+    pub(super) fn learn(&self, date: Option<&str>) {
+        if let Some(date) = date.and_then(parse_date) {
+            let ahead = date as i64 - now_s();
+            let ahead = if ahead.abs() > SKEW_MAX_S { ahead } else { 0 };
+            self.ahead_s.store(ahead, Ordering::Relaxed);
+        }
+    }
+}
+
+impl TimeSource for ServerClock {
+    fn now(&self) -> SystemTime {
+        let (now, ahead_s) = (SystemTime::now(), self.ahead_s.load(Ordering::Relaxed));
+        let by = Duration::from_secs(ahead_s.unsigned_abs());
+        let shifted = if ahead_s >= 0 { now.checked_add(by) } else { now.checked_sub(by) };
+        shifted.unwrap_or(now)
+    }
 }
 
 /// Only the outermost text: what caused it may quote a file or an answer.
@@ -190,25 +282,24 @@ fn refusal(error: &CredentialsError) -> StoreError {
         CredentialsError::ProviderTimedOut(_) | CredentialsError::ProviderError(_) => {
             StoreError::unavailable(text)
         }
-        _ => denied(format!(
-            "{text}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this \
-             machine or container a role"
-        )),
+        _ => StoreError::new(
+            StoreErrorKind::Denied,
+            format!(
+                "{text}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give \
+                 this machine or container a role"
+            ),
+        ),
     }
 }
 
-fn denied(text: String) -> StoreError {
-    StoreError::new(StoreErrorKind::Denied, text)
+/// Gives up on what takes longer.
+pub(super) async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(limit, future).await.ok()
 }
 
-/// This machine's idea of the time. Signatures carry it, and people read it; nothing else.
-pub(super) fn now() -> SystemTime {
-    SystemTime::now()
-}
-
-/// The same, in seconds since 1970.
+/// This machine's idea of the time, in seconds since 1970. Nothing but what people read rests on it.
 pub(super) fn now_s() -> i64 {
-    now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }
 
 /// What an endpoint of its own is told, if nobody said which region it is.
@@ -218,39 +309,40 @@ const RENEW_BEFORE: Duration = Duration::from_secs(5 * 60);
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(15);
 /// Of one call to a metadata or token service.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+const SKEW_MAX_S: i64 = 120;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn endpoints_are_aws_own() {
-        assert_eq!(aws_endpoint("eu-west-1", false), "https://dynamodb.eu-west-1.amazonaws.com");
-        assert_eq!(
-            aws_endpoint("cn-north-1", false),
-            "https://dynamodb.cn-north-1.amazonaws.com.cn"
-        );
-        assert_eq!(
-            aws_endpoint("us-east-1", true),
-            "https://dynamodb-fips.us-east-1.amazonaws.com"
-        );
-    }
-
-    #[test]
-    fn credentials_are_used_until_they_end() {
-        let now = now();
-        let pass = |expiry| Pass {
-            region: String::new(),
-            endpoint: String::new(),
-            credentials: Credentials::new("a", "b", None, expiry, "test"),
-        };
-        let access = Access::new(None, None, None);
+    #[tokio::test]
+    async fn credentials_are_used_until_they_end() {
+        let http = Http::new(&Trust::Nothing).unwrap();
+        let given = Credentials::new("a", "b", None, None, "test");
+        let access = Access::new(http, None, Some("http://127.0.0.1:1".into()), Some(given));
+        access.client(Lane::Urgent).await.unwrap();
+        let now = SystemTime::now();
         let left = |expiry| {
-            *access.shared.pass.lock().unwrap() = Some(pass(expiry));
-            access.shared.current(now).map(|(_, left)| left)
+            let credentials = Credentials::new("a", "b", None, expiry, "test");
+            access.shared.found().credentials = Some(credentials);
+            access.shared.client(Lane::Urgent, now).map(|(_, left)| left)
         };
         assert_eq!(left(None), Some(Duration::MAX));
         assert_eq!(left(Some(now + RENEW_BEFORE)), Some(RENEW_BEFORE));
         assert_eq!(left(Some(now - RENEW_BEFORE)), None);
+    }
+
+    #[test]
+    fn the_clock_follows_a_server_that_is_far_off() {
+        let clock = ServerClock::default();
+        let year = |clock: &ServerClock| httpdate::fmt_http_date(clock.now())[12..16].to_owned();
+        clock.learn(Some("Thu, 01 Jan 2099 12:00:00 GMT"));
+        assert_eq!(year(&clock), "2099");
+        clock.learn(Some("Sun, 01 Jan 2006 12:00:00 GMT"));
+        assert_eq!(year(&clock), "2006");
+        clock.learn(Some("yesterday"));
+        assert_eq!(year(&clock), "2006");
+        clock.learn(Some(&httpdate::fmt_http_date(SystemTime::now())));
+        assert_ne!(year(&clock), "2006");
     }
 }

@@ -3,13 +3,14 @@
 //! The names of the attributes are the format. They are chosen to be read in AWS's console, where
 //! `owner` and `leaseUntil` tell people what they want to know; no decision rests on these two.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use serde_json::{Map, Value, json};
+use aws_sdk_dynamodb::operation::update_item::builders::UpdateItemFluentBuilder;
+use aws_sdk_dynamodb::primitives::Blob;
+use aws_sdk_dynamodb::types::AttributeValue;
 
 use tenure_lease::backend::StoreError;
 use tenure_lease::record::{Expiry, FORMAT, Holder, SessionRef, Token, Version};
@@ -17,8 +18,8 @@ use tenure_lease::{LeaseName, Nonce, Record};
 
 use crate::records;
 
-/// An item as DynamoDB's JSON has it: `{"term": {"N": "7"}, …}`.
-pub(super) type Item = Map<String, Value>;
+/// The attributes of an item.
+pub(super) type Item = HashMap<String, AttributeValue>;
 
 /// The key of every item.
 pub(super) const KEY: &str = "pk";
@@ -66,10 +67,7 @@ impl Content {
         if let Some(format) = format.filter(|format| *format > u64::from(FORMAT)) {
             return Err(records::newer(name, format));
         }
-        if format.is_some()
-            && !item.contains_key(TERM)
-            && let Some(rvn) = string(&item, RVN).filter(|rvn| rvn.ends_with(UNHELD))
-        {
+        if let Some(rvn) = unheld_rvn(&item) {
             return Ok(Self::Unheld { rvn: rvn.to_owned() });
         }
         let ours = format.and_then(|_| ours(&item));
@@ -103,12 +101,12 @@ pub(super) struct Change {
     set: Vec<String>,
     remove: Vec<String>,
     conditions: Vec<String>,
-    names: Map<String, Value>,
-    values: Map<String, Value>,
+    names: HashMap<String, String>,
+    values: HashMap<String, AttributeValue>,
 }
 
 impl Change {
-    pub(super) fn set(mut self, attribute: &str, value: Value) -> Self {
+    pub(super) fn set(mut self, attribute: &str, value: AttributeValue) -> Self {
         let (name, value) = (self.name(attribute), self.value(value));
         self.set.push(format!("{name} = {value}"));
         self
@@ -131,11 +129,11 @@ impl Change {
     pub(super) fn note(self, note: &[u8]) -> Self {
         match note {
             [] => self.remove(NOTE),
-            note => self.set(NOTE, json!({ "B": BASE64.encode(note) })),
+            note => self.set(NOTE, AttributeValue::B(Blob::new(note))),
         }
     }
 
-    pub(super) fn if_equal(mut self, attribute: &str, value: Value) -> Self {
+    pub(super) fn if_equal(mut self, attribute: &str, value: AttributeValue) -> Self {
         let (name, value) = (self.name(attribute), self.value(value));
         self.conditions.push(format!("{name} = {value}"));
         self
@@ -206,21 +204,23 @@ impl Change {
         theirs.fold(self, |change, attribute| change.remove(attribute))
     }
 
-    /// The members of a request that say all of this.
-    pub(super) fn write_to(self, body: &mut Map<String, Value>) {
-        let mut update = String::new();
-        for (clause, parts) in [("SET ", &self.set), (" REMOVE ", &self.remove)] {
-            if !parts.is_empty() {
-                update.push_str(clause);
-                update.push_str(&parts.join(", "));
-            }
-        }
-        body.insert("UpdateExpression".into(), update.trim().into());
-        body.insert("ConditionExpression".into(), self.conditions.join(" AND ").into());
-        body.insert("ExpressionAttributeNames".into(), self.names.into());
-        if !self.values.is_empty() {
-            body.insert("ExpressionAttributeValues".into(), self.values.into());
-        }
+    /// Puts all of this into a request.
+    pub(super) fn write_to(self, request: UpdateItemFluentBuilder) -> UpdateItemFluentBuilder {
+        let request = request
+            .update_expression(self.update_expression())
+            .condition_expression(self.conditions.join(" AND "))
+            .set_expression_attribute_names(Some(self.names));
+        // DynamoDB refuses an empty map.
+        let values = Some(self.values).filter(|values| !values.is_empty());
+        request.set_expression_attribute_values(values)
+    }
+
+    fn update_expression(&self) -> String {
+        let clauses = [("SET ", &self.set), ("REMOVE ", &self.remove)];
+        let said = clauses.into_iter().filter(|(_, parts)| !parts.is_empty());
+        let said: Vec<_> =
+            said.map(|(clause, parts)| clause.to_owned() + &parts.join(", ")).collect();
+        said.join(" ")
     }
 
     fn name(&mut self, attribute: &str) -> String {
@@ -229,11 +229,11 @@ impl Change {
             return alias.clone();
         }
         let alias = format!("#{}", self.names.len());
-        self.names.insert(alias.clone(), attribute.into());
+        self.names.insert(alias.clone(), attribute.to_owned());
         alias
     }
 
-    fn value(&mut self, value: Value) -> String {
+    fn value(&mut self, value: AttributeValue) -> String {
         let alias = format!(":{}", self.values.len());
         self.values.insert(alias.clone(), value);
         alias
@@ -241,23 +241,23 @@ impl Change {
 }
 
 /// A string, as DynamoDB has it.
-pub(super) fn s(text: &str) -> Value {
-    json!({ "S": text })
+pub(super) fn s(text: &str) -> AttributeValue {
+    AttributeValue::S(text.to_owned())
 }
 
 /// A number, as DynamoDB has it.
-pub(super) fn n(number: u64) -> Value {
-    json!({ "N": number.to_string() })
+pub(super) fn n(number: u64) -> AttributeValue {
+    AttributeValue::N(number.to_string())
 }
 
 /// A string attribute.
 pub(super) fn string<'a>(item: &'a Item, attribute: &str) -> Option<&'a str> {
-    item.get(attribute)?.get("S")?.as_str()
+    item.get(attribute)?.as_s().ok().map(String::as_str)
 }
 
 /// A number attribute.
 pub(super) fn number(item: &Item, attribute: &str) -> Option<u64> {
-    item.get(attribute)?.get("N")?.as_str()?.parse().ok()
+    item.get(attribute)?.as_n().ok()?.parse().ok()
 }
 
 /// The `rvn` of an item that a claim makes before it holds it.
@@ -270,11 +270,23 @@ pub(super) fn released(claim: Nonce) -> String {
     format!("{claim}{RELEASED}")
 }
 
+/// The `rvn` of an item that was made to be held and never was.
+fn unheld_rvn(item: &Item) -> Option<&str> {
+    let is_one = number(item, FORMAT_NUMBER).is_some() && !item.contains_key(TERM);
+    string(item, RVN).filter(|rvn| is_one && rvn.ends_with(UNHELD))
+}
+
+/// The name of the lease, if the item is a record.
+pub(super) fn name_of_record(item: Item) -> Option<LeaseName> {
+    let name = LeaseName::new(string(&item, KEY)?).ok()?;
+    unheld_rvn(&item).is_none().then_some(name)
+}
+
 fn ours(item: &Item) -> Option<(Record, String)> {
     let (term, ttl_ms) = (number(item, TERM)?, number(item, TTL_MS)?);
     let rvn = string(item, RVN)?.to_owned();
     let note = match item.get(NOTE) {
-        Some(note) => BASE64.decode(note.get("B")?.as_str()?).ok()?,
+        Some(note) => note.as_b().ok()?.as_ref().to_vec(),
         None => Vec::new(),
     };
     let holder = match item.get(CLAIM) {
@@ -315,10 +327,9 @@ fn foreign(item: &Item) -> Record {
     let name = string(item, OWNER).or_else(|| string(item, "ownerName"));
     let theirs = || string(item, "leaseDuration")?.parse().ok();
     let ttl = number(item, TTL_MS).or_else(theirs).map(Duration::from_millis);
-    let note = item.get(NOTE).and_then(|note| BASE64.decode(note.get("B")?.as_str()?).ok());
-    let sorted: BTreeMap<_, _> = item.iter().map(|(key, value)| (key, value.to_string())).collect();
+    let note = item.get(NOTE).and_then(|note| note.as_b().ok()).map(|note| note.as_ref().to_vec());
     let mut hasher = DefaultHasher::new();
-    sorted.hash(&mut hasher);
+    sorted(item).hash(&mut hasher);
     Record {
         version: Version(format!("foreign-{:016x}", hasher.finish())),
         token: Token::new(number(item, TERM).unwrap_or(0), 0),
@@ -327,6 +338,24 @@ fn foreign(item: &Item) -> Record {
         expiry: Expiry::ByObservation,
         note: note.unwrap_or_default(),
     }
+}
+
+/// All of an item as text, which is the same for equal items.
+fn sorted(item: &Item) -> String {
+    let mut text = String::new();
+    for (attribute, value) in item.iter().collect::<BTreeMap<_, _>>() {
+        // Writing to a String cannot fail.
+        let _ = match value {
+            AttributeValue::M(map) => write!(text, "{attribute:?}: {{{}}} ", sorted(map)),
+            AttributeValue::L(list) => {
+                let list = list.iter().enumerate();
+                let list = list.map(|(index, value)| (format!("{index:09}"), value.clone()));
+                write!(text, "{attribute:?}: [{}] ", sorted(&list.collect()))
+            }
+            value => write!(text, "{attribute:?}: {value:?} "),
+        };
+    }
+    text
 }
 
 const RELEASED: &str = "-released";
@@ -345,17 +374,26 @@ mod tests {
 
     use super::*;
 
-    fn content(item: Value) -> Result<Content, StoreError> {
-        let Value::Object(item) = item else { panic!("an object") };
+    fn content(item: Item) -> Result<Content, StoreError> {
         Content::new(&LeaseName::new("a").unwrap(), Some(item))
     }
 
-    fn held() -> Value {
-        json!({
-            "pk": s("a"), "format": n(1), "term": n(u64::MAX), "ttlMs": n(1500),
-            "rvn": s("0b"), "claim": s("0a"), "owner": s("pod#1#00000000000000ff"),
-            "note": { "B": "AP8=" }, "leaseUntil": n(7),
-        })
+    fn item<const N: usize>(attributes: [(&str, AttributeValue); N]) -> Item {
+        attributes.map(|(attribute, value)| (attribute.to_owned(), value)).into()
+    }
+
+    fn held() -> Item {
+        item([
+            ("pk", s("a")),
+            ("format", n(1)),
+            ("term", n(u64::MAX)),
+            ("ttlMs", n(1500)),
+            ("rvn", s("0b")),
+            ("claim", s("0a")),
+            ("owner", s("pod#1#00000000000000ff")),
+            ("note", AttributeValue::B(Blob::new([0, 255]))),
+            ("leaseUntil", n(7)),
+        ])
     }
 
     #[test]
@@ -372,10 +410,9 @@ mod tests {
     #[test]
     fn a_released_record_has_no_holder() {
         let mut item = held();
-        item["rvn"] = s(&released(Nonce::from_bits(10)));
-        let members = item.as_object_mut().unwrap();
+        item.insert(RVN.into(), s(&released(Nonce::from_bits(10))));
         for gone in [CLAIM, OWNER, LEASE_UNTIL] {
-            members.remove(gone);
+            item.remove(gone);
         }
         let Ok(Content::Ours { record, .. }) = content(item) else { panic!("ours") };
         assert_eq!((record.holder, record.note.len()), (None, 2));
@@ -384,52 +421,53 @@ mod tests {
     #[test]
     fn an_item_that_was_never_held_is_none() {
         let rvn = unheld(Nonce::from_bits(10));
-        let never = content(json!({ "pk": s("a"), "format": n(1), "rvn": s(&rvn) })).unwrap();
+        let never = content(item([("pk", s("a")), ("format", n(1)), ("rvn", s(&rvn))])).unwrap();
         assert_eq!(never, Content::Unheld { rvn });
         assert_eq!(never.record(), None);
     }
 
     #[test]
     fn what_is_not_ours_is_foreign_and_held() {
-        let with = |attribute: &str, value: Value| {
+        let with = |attribute: &str, value: AttributeValue| {
             let mut item = held();
-            item[attribute] = value;
+            item.insert(attribute.into(), value);
             item
         };
+        let map = AttributeValue::M(item([("b", n(1)), ("a", n(2)), ("c", n(3))]));
         for item in [
-            json!({ "pk": s("a") }),
-            json!({ "pk": s("a"), "ownerName": s("pod#1"), "leaseDuration": s("5000") }),
+            item([("pk", s("a"))]),
+            item([("pk", s("a")), ("ownerName", s("pod#1")), ("leaseDuration", s("5000"))]),
+            with("claim", AttributeValue::L(vec![map, n(1)])),
             with("rvn", s("edited")),
             with("claim", n(7)),
             with("term", s("7")),
             with("note", s("text")),
         ] {
             let Ok(Content::Foreign { record, .. }) = content(item.clone()) else {
-                panic!("{item}")
+                panic!("{item:?}")
             };
             let holder = record.holder.expect("held");
             assert_eq!((holder.claim, holder.owner.incarnation), (None, 0));
             let mut other = item.clone();
-            other["x"] = n(1);
+            other.insert("x".into(), n(1));
             let other = content(other).unwrap().into_record().unwrap();
             assert_ne!(other.version, record.version);
             assert_eq!(content(item).unwrap().into_record().unwrap().version, record.version);
         }
-        let newer = content(json!({ "pk": s("a"), "format": n(2), "term": s("of another kind") }));
+        let newer =
+            content(item([("pk", s("a")), ("format", n(2)), ("term", s("of another kind"))]));
         assert_eq!(newer.unwrap_err().kind(), StoreErrorKind::NewerFormat);
     }
 
     #[test]
     fn changes_are_said_in_dynamodbs_language() {
-        let mut body = Map::new();
         let known: Vec<_> = (0..101).map(Nonce::from_bits).collect();
         let change = Change::default().set(RVN, s("x")).remove(NOTE);
-        change.if_held_by(Nonce::from_bits(7), &known).write_to(&mut body);
-        assert_eq!(body["UpdateExpression"], "SET #0 = :0 REMOVE #1");
-        let condition = body["ConditionExpression"].as_str().unwrap();
+        let change = change.if_held_by(Nonce::from_bits(7), &known);
+        assert_eq!(change.update_expression(), "SET #0 = :0 REMOVE #1");
+        let condition = change.conditions.join(" AND ");
         assert!(condition.starts_with("#2 = :1 AND #3 = :2 AND (#0 IN (:3, "), "{condition}");
         assert!(condition.ends_with(":102) OR #0 IN (:103))"), "{condition}");
-        assert_eq!(body["ExpressionAttributeNames"]["#3"], CLAIM);
-        assert_eq!(body["ExpressionAttributeValues"][":0"], s("x"));
+        assert_eq!((change.names["#3"].as_str(), &change.values[":0"]), (CLAIM, &s("x")));
     }
 }

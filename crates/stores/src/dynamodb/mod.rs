@@ -28,26 +28,25 @@
 //! under the lower one. So who finds nothing first makes an item that is not held, which counts as
 //! absent, then draws a term, and then takes this very item: three writes, or four, once per name.
 //!
-//! **The client.** Of AWS's SDK only the parts that find credentials and sign requests are used.
-//! The calls themselves are three (four with `create`), in JSON, without retries, by the same small
-//! HTTP client that other stores use: one TLS stack, and a fraction of the code to compile.
+//! **The client** is AWS's SDK, without retries and time-outs, which are the keeper's, and on this
+//! crate's own HTTP client: see `transport`.
 
 mod api;
 mod driver;
 mod item;
+mod transport;
 mod url;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use aws_credential_types::Credentials;
 use tokio::task::JoinSet;
 
 use tenure_lease::backend::{
-    Acquire, Acquired, Backend, Boxed, Promise, Release, Released, Renew, Renewed, StoreError,
-    StoreErrorKind, StoreInfo,
+    Acquire, Acquired, Backend, Boxed, LIST_MAX, Promise, Release, Released, Renew, Renewed,
+    StoreError, StoreErrorKind, StoreInfo,
 };
 use tenure_lease::record::{FORMAT, Record, Token};
 use tenure_lease::{LeaseName, Nonce, OpenError, check_note};
@@ -55,12 +54,12 @@ use tenure_lease::{LeaseName, Nonce, OpenError, check_note};
 use api::{Api, BATCH_MAX, Outcome};
 use driver::Access;
 use item::{
-    CLAIM, Change, Content, FORMAT_NUMBER, LEASE_UNTIL, OWNER, RVN, SESSION, SESSION_TERM, TERM,
-    TTL_MS, n, s,
+    CLAIM, Change, Content, FORMAT_NUMBER, KEY, LEASE_UNTIL, OWNER, RVN, SESSION, SESSION_TERM,
+    TERM, TTL_MS, n, s,
 };
 use url::Options;
 
-use crate::http::{Http, Trust};
+use crate::http::{Http, Lane, Trust};
 
 /// Leases in a DynamoDB table. Clones share their connections and credentials.
 #[derive(Clone)]
@@ -102,25 +101,27 @@ impl DynamoStore {
             None => Trust::System,
         };
         let api = Api {
-            http: Http::new(&trust)?,
-            access: Access::new(options.region, options.endpoint, given),
+            access: Access::new(Http::new(&trust)?, options.region, options.endpoint, given),
             table: options.table,
             create: options.create,
-            ahead_s: AtomicI64::new(0),
         };
         Ok(Self { api: Arc::new(api) })
     }
 
     /// The item as it is, understood, and the server's clock.
-    async fn look(&self, name: &LeaseName) -> Result<(Content, Option<u64>), StoreError> {
-        let (item, date) = self.api.get(name.as_str()).await?;
+    async fn look(
+        &self,
+        lane: Lane,
+        name: &LeaseName,
+    ) -> Result<(Content, Option<u64>), StoreError> {
+        let (item, date) = self.api.get(lane, name.as_str()).await?;
         Ok((Content::new(name, item)?, date))
     }
 
     async fn try_acquire(&self, request: &Acquire) -> Result<Acquired, StoreError> {
         check_note(request.note.as_deref())?;
         for attempt in 0..ATTEMPTS {
-            let (mut seen, mut date) = self.look(&request.name).await?;
+            let (mut seen, mut date) = self.look(Lane::Ordinary, &request.name).await?;
             let former = seen.record();
             if attempt > 0 && former.is_some_and(|former| former.is_of(request.claim)) {
                 // Written once and refused once, as by a proxy that repeats: it may be ours.
@@ -136,7 +137,7 @@ impl DynamoStore {
                     .set(RVN, s(&rvn))
                     .if_still(&seen);
                 let Outcome::Done { date: made_at, .. } =
-                    self.api.update(request.name.as_str(), made).await?
+                    self.api.update(Lane::Ordinary, request.name.as_str(), made).await?
                 else {
                     continue;
                 };
@@ -152,7 +153,9 @@ impl DynamoStore {
             };
             let term = term.max(request.above.saturating_add(1));
             let change = acquisition(request, term, &seen);
-            if let Outcome::Done { .. } = self.api.update(request.name.as_str(), change).await? {
+            if let Outcome::Done { .. } =
+                self.api.update(Lane::Ordinary, request.name.as_str(), change).await?
+            {
                 let former = seen.into_record();
                 return Ok(Acquired::Won { token: Token::new(term, 0), former });
             }
@@ -171,11 +174,11 @@ impl DynamoStore {
         let risen = Change::default()
             .set(HIGHEST, n(now))
             .if_absent_or_at_most(HIGHEST, now.saturating_sub(STEP));
-        if let Outcome::Done { .. } = self.api.update(TERMS, risen).await? {
+        if let Outcome::Done { .. } = self.api.update(Lane::Ordinary, TERMS, risen).await? {
             return Ok(now);
         }
         let next = Change::default().add(HIGHEST, STEP).if_present(HIGHEST);
-        let outcome = self.api.update(TERMS, next).await?;
+        let outcome = self.api.update(Lane::Ordinary, TERMS, next).await?;
         let highest = match &outcome {
             Outcome::Done { changed, .. } => item::number(changed, HIGHEST),
             Outcome::Conflict => None,
@@ -187,7 +190,8 @@ impl DynamoStore {
 
     async fn try_renew(&self, request: &Renew) -> Result<Renewed, StoreError> {
         check_note(request.note.as_deref())?;
-        let Renew { name, claim, token, known, nonce, ttl, note, .. } = request;
+        let Renew { name, claim, token, known, nonce, ttl, note, fresh_connection } = request;
+        let lane = if *fresh_connection { Lane::UrgentFresh } else { Lane::Urgent };
         if !known.is_empty() && token.step == 0 {
             let mut change = Change::default()
                 .set(RVN, s(&nonce.to_string()))
@@ -197,11 +201,11 @@ impl DynamoStore {
                 change = change.note(note);
             }
             let change = change.if_equal(TERM, n(token.term)).if_held_by(*claim, known);
-            if let Outcome::Done { .. } = self.api.update(name.as_str(), change).await? {
+            if let Outcome::Done { .. } = self.api.update(lane, name.as_str(), change).await? {
                 return Ok(Renewed::Yes);
             }
         }
-        let (seen, _) = self.look(name).await?;
+        let (seen, _) = self.look(Lane::Urgent, name).await?;
         match seen.record() {
             Some(record) if record.token == *token && is_of(record, *claim, &[*nonce]) => {
                 // Written once and refused once, as by a proxy that repeats. It is this very
@@ -222,11 +226,13 @@ impl DynamoStore {
             let change = Change::default().set(RVN, s(&item::released(*claim)));
             let change = held.iter().fold(change, |change, gone| change.remove(gone));
             let change = change.if_held_by(*claim, known);
-            if let Outcome::Done { .. } = self.api.update(name.as_str(), change).await? {
+            if let Outcome::Done { .. } =
+                self.api.update(Lane::Urgent, name.as_str(), change).await?
+            {
                 return Ok(Released::Yes);
             }
         }
-        let (seen, _) = self.look(name).await?;
+        let (seen, _) = self.look(Lane::Urgent, name).await?;
         match seen.record() {
             Some(record) if is_of(record, *claim, known) => Err(restless(name)),
             _ => Ok(Released::Refused),
@@ -235,7 +241,7 @@ impl DynamoStore {
 
     async fn read_all(&self, names: Vec<LeaseName>) -> Result<Vec<Option<Record>>, StoreError> {
         if let [name] = names.as_slice() {
-            return Ok(vec![self.look(name).await?.0.into_record()]);
+            return Ok(vec![self.look(Lane::Ordinary, name).await?.0.into_record()]);
         }
         // DynamoDB refuses a request that names an item twice.
         let keys: BTreeSet<_> = names.iter().map(|name| name.as_str().to_owned()).collect();
@@ -257,6 +263,14 @@ impl DynamoStore {
             Content::new(name, item).map(Content::into_record)
         };
         names.iter().map(record).collect()
+    }
+
+    async fn list_all(&self) -> Result<Vec<LeaseName>, StoreError> {
+        // Besides the records there are the item of terms and, rarely, some that were never held.
+        let items = self.api.scan(&[KEY, TERM, FORMAT_NUMBER, RVN], LIST_MAX).await?;
+        let mut names: Vec<_> = items.into_iter().filter_map(item::name_of_record).collect();
+        names.sort_unstable();
+        Ok(names)
     }
 }
 
@@ -287,6 +301,10 @@ impl Backend for DynamoStore {
 
     fn read(&self, names: Vec<LeaseName>) -> Boxed<'_, Result<Vec<Option<Record>>, StoreError>> {
         Box::pin(self.read_all(names))
+    }
+
+    fn list(&self) -> Option<Boxed<'_, Result<Vec<LeaseName>, StoreError>>> {
+        Some(Box::pin(self.list_all()))
     }
 }
 

@@ -33,7 +33,10 @@ fn awkward_answers() {
         let busy = json!({ "__type": type_("ProvisionedThroughputExceededException") });
         let answers =
             vec![(200, part), (200, end), (200, stuck.clone()), (200, stuck), (400, refused)];
-        let answers = answers.into_iter().chain([(400, busy)]).collect();
+        let broken = json!({ "__type": type_("InternalServerError") });
+        let unclear = json!("is this DynamoDB?");
+        let answers = answers.into_iter().chain([(400, busy), (500, broken), (200, unclear)]);
+        let answers = answers.collect();
         let (address, asked) = stub(answers).await;
         let url = format!("dynamodb://leases?endpoint=http://{address}");
         let store = DynamoStore::with_access_key(&url, "any", "a-secret").expect("a URL");
@@ -46,9 +49,14 @@ fn awkward_answers() {
         let error = read().await.expect_err("refused");
         assert_eq!(error.kind(), StoreErrorKind::Denied);
         assert!(!error.to_string().contains("a-secret"), "{error}");
-        assert_eq!(read().await.expect_err("busy").kind(), StoreErrorKind::Unavailable);
+        // Nothing is sent twice: the next answer would be another.
+        for text in ["400 ProvisionedThroughputExceeded", "500 InternalServerError", "speak like"] {
+            let error = read().await.expect_err(text);
+            assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+            assert!(error.to_string().contains(text), "{error}");
+        }
         let asked = asked.lock().expect("whole").clone();
-        assert_eq!(asked.len(), 6, "{asked:?}");
+        assert_eq!(asked.len(), 8, "{asked:?}");
         assert!(asked.iter().all(|request| request.contains("\"ConsistentRead\":true")));
         assert!(!asked[1].contains("\"S\":\"a\""), "{}", asked[1]);
         assert!(!asked.concat().contains("a-secret"));

@@ -49,7 +49,10 @@ fn a_restored_dump_is_noticed_at_the_fence_and_repaired() {
         let PostgresFenceError::Fence(FenceError::TokenRegressed { fence, .. }) = &error else {
             panic!("{error}");
         };
-        assert!(error.to_string().contains("tenure lease raise --lease URL --name restored"), "{error}");
+        assert!(
+            error.to_string().contains("tenure lease raise --lease URL --name restored"),
+            "{error}"
+        );
         assert_eq!(*fence, highest);
         let loss = Loss::TokenRegressed { held: tenure.token(), fence: highest };
         assert_eq!(tenure.lost().await, loss);
