@@ -172,8 +172,8 @@ impl Timings {
         } else {
             (settings.hedge_interval(), settings.outage_survived())
         };
-        let pushes = store.is_some_and(|store| store.pushes);
-        let look_interval = if pushes { renew_interval } else { settings.look_interval() };
+        let is_woken = store.is_some_and(|store| store.pushes_renewals);
+        let look_interval = if is_woken { renew_interval } else { settings.look_interval() };
         Self {
             ttl_ms: millis(ttl),
             renew_interval_ms: millis(renew_interval),

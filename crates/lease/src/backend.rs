@@ -256,8 +256,11 @@ pub struct StoreInfo {
     pub ttl_step: Duration,
     /// After a crash it frees a lease when this many ttls have passed; 1 as a rule.
     pub frees_after_ttls: u32,
-    /// Whether it wakes waiters ([`Backend::watch`]) at every change of a record, renewals included.
+    /// Whether it wakes waiters ([`Backend::watch`]) when a tenure ends.
     pub pushes: bool,
+    /// Whether it wakes them at renewals, too. A waiter measures a dead holder's ttl from when it saw
+    /// the last renewal; where it is not woken, it looks more often.
+    pub pushes_renewals: bool,
 }
 
 impl StoreInfo {

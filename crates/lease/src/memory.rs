@@ -216,6 +216,7 @@ impl Backend for MemoryStore {
             ttl_step: Duration::ZERO,
             frees_after_ttls: 1,
             pushes: true,
+            pushes_renewals: true,
         }
     }
 

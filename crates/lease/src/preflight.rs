@@ -154,6 +154,7 @@ mod tests {
                 ttl_step: Duration::ZERO,
                 frees_after_ttls: 1,
                 pushes: false,
+                pushes_renewals: false,
             }
         }
 

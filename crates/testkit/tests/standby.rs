@@ -43,6 +43,7 @@ impl Backend for Observed {
             ttl_step: Duration::ZERO,
             frees_after_ttls: 1,
             pushes: false,
+            pushes_renewals: false,
         }
     }
 

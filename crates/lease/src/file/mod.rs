@@ -176,6 +176,8 @@ impl Backend for FileStore {
             ttl_step: Duration::ZERO,
             frees_after_ttls: 1,
             pushes: cfg!(target_os = "linux"),
+            // Not renewals, but what they are for: the death of the holder shows at once.
+            pushes_renewals: cfg!(target_os = "linux"),
         }
     }
 

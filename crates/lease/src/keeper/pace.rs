@@ -10,16 +10,16 @@ use crate::backend::StoreInfo;
 pub(super) struct Pace {
     /// The store has no connections that could hang: another renewal would find what the first found.
     is_local: bool,
-    /// The store wakes waiters at every change of a record.
-    pushes: bool,
+    /// The store wakes waiters at every renewal.
+    pushes_renewals: bool,
 }
 
 impl Pace {
     /// A server that does not push.
-    pub(super) const POLLED: Self = Self { is_local: false, pushes: false };
+    pub(super) const POLLED: Self = Self { is_local: false, pushes_renewals: false };
 
     pub(super) fn of(store: &StoreInfo) -> Self {
-        Self { is_local: store.is_local(), pushes: store.pushes }
+        Self { is_local: store.is_local(), pushes_renewals: store.pushes_renewals }
     }
 
     /// Whether a renewal is followed by others while it is under way.
@@ -47,11 +47,11 @@ impl Pace {
     }
 
     /// How long a waiter goes without looking at the record that it waits for. Where the store
-    /// pushes, looking is only for pushes that were lost. Elsewhere a waiter measures a dead holder's
+    /// pushes renewals, looking is only for pushes that were lost. Elsewhere a waiter measures a dead holder's
     /// ttl from its own look at the last renewal, so this is how late it may be; whoever may not take
     /// the lease now looks less often.
     pub(super) fn look_interval(self, settings: &Settings, is_allowed: bool) -> Duration {
-        let is_urgent = is_allowed && !self.pushes;
+        let is_urgent = is_allowed && !self.pushes_renewals;
         if is_urgent { settings.look_interval() } else { settings.renew_interval }
     }
 

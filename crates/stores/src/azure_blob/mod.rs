@@ -390,6 +390,7 @@ impl Backend for AzureBlobStore {
             ttl_step: Duration::from_secs(1),
             frees_after_ttls: 1,
             pushes: false,
+            pushes_renewals: false,
         }
     }
 

@@ -301,6 +301,7 @@ impl Backend for ConsulStore {
             // Its sessions last for two, but nobody waits for them; see the module.
             frees_after_ttls: 1,
             pushes: true,
+            pushes_renewals: true,
         }
     }
 

@@ -284,6 +284,7 @@ impl Backend for DynamoStore {
             ttl_step: Duration::from_millis(1),
             frees_after_ttls: 1,
             pushes: false,
+            pushes_renewals: false,
         }
     }
 

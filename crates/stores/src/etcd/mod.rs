@@ -102,6 +102,7 @@ impl Backend for EtcdStore {
             ttl_step: Duration::from_millis(1),
             frees_after_ttls: 1,
             pushes: true,
+            pushes_renewals: true,
         }
     }
 

@@ -287,6 +287,7 @@ impl Backend for Kubernetes {
             ttl_step: Duration::from_secs(1),
             frees_after_ttls: 1,
             pushes: true,
+            pushes_renewals: true,
         }
     }
 

@@ -286,6 +286,8 @@ impl Backend for PostgresStore {
             ttl_step: Duration::from_millis(1),
             frees_after_ttls: 1,
             pushes: self.listener.is_some(),
+            // A notification at each renewal would cost the server most of its renewals per second.
+            pushes_renewals: false,
         }
     }
 

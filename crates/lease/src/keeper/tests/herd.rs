@@ -38,6 +38,7 @@ impl Herd {
             ttl_step: Duration::ZERO,
             frees_after_ttls: 1,
             pushes: true,
+            pushes_renewals: true,
         };
         let keeper = |number| {
             let owner = Owner { name: format!("waiter-{number}"), incarnation: number };
