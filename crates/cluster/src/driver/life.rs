@@ -351,7 +351,7 @@ impl Life<'_> {
             }
             transport::Event::OtherNode { dialed, expected: None, actual } => {
                 // A contact that calls itself something else: a service's address, for instance.
-                self.discoverer.also(dialed, actual.address);
+                self.discoverer.add_alias(dialed, actual.address);
             }
             transport::Event::OtherNode { dialed, expected: Some(incarnation), actual } => {
                 if actual.address == dialed {
