@@ -312,7 +312,7 @@ async fn closing_ends_though_nobody_answers_or_listens() {
     for _ in 0..300 {
         let lane = one.transport.data(&nobody);
         lane.send_with(|out| out.push(1)).await.unwrap();
-        one.transport.forget(&nobody.address);
+        one.transport.forget(&nobody);
     }
     one.transport.data(&nobody).send_with(|out| out.push(1)).await.unwrap();
     assert!(one.transport.control(&two.node.address, None, vec![1]));
@@ -350,7 +350,8 @@ async fn a_forgotten_node_is_let_go() {
     assert!(one.transport.control(&two.node.address, None, vec![1]));
     two.control_frame().await;
     receive(&mut two.data().await).await;
-    one.transport.forget(&two.node.address);
+    one.transport.forget(&two.node);
+    one.transport.forget_address(&two.node.address);
     for _ in 0..2 {
         let why =
             one.told(|event| if let Event::Down { why, .. } = event { Some(why) } else { None });
@@ -435,4 +436,27 @@ fn an_authority_survives_its_files() {
     }
     let error = kit.authority.save(kit.path("ca")).unwrap_err().to_string();
     assert!(error.contains("ca.key"), "{error}");
+}
+
+/// A process that was started again at the address has links already when its predecessor is
+/// removed.
+#[tokio::test]
+async fn forgetting_a_node_leaves_its_successor_at_the_address_alone() {
+    let mut kit = Kit::new();
+    let (mut one, mut two) = (kit.node("one"), kit.node("two"));
+    let before = Node { incarnation: Incarnation(0), ..two.node.clone() };
+    let lane = one.transport.data(&two.node);
+    lane.send_with(|out| out.push(1)).await.unwrap();
+    two.transport.data(&one.node).send_with(|out| out.push(1)).await.unwrap();
+    let (mut to_two, mut to_one) = (two.data().await, one.data().await);
+    receive(&mut to_two).await;
+    receive(&mut to_one).await;
+    one.transport.forget(&before);
+    lane.send_with(|out| out.push(2)).await.unwrap();
+    two.transport.data(&one.node).send_with(|out| out.push(2)).await.unwrap();
+    receive(&mut to_two).await;
+    receive(&mut to_one).await;
+    while let Ok(event) = one.told.try_recv() {
+        assert!(!matches!(event, Event::Down { .. }), "{event:?}");
+    }
 }

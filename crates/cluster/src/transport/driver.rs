@@ -204,22 +204,23 @@ impl Transport {
         DataLane::new(link.clone())
     }
 
-    /// Closes all links that go to an address, and those that come from it: its node is not a
-    /// member any more. What waited to be sent is told as [`Event::Unsent`].
-    pub fn forget(&self, address: &Address) {
-        let shared = &self.shared;
-        if let Some(link) = lock(&shared.control).remove(address) {
+    /// Closes the data link to a node, and all links that come from it: it is not a member any more.
+    /// What waited to be sent is told as [`Event::Unsent`]. Links of another process at the same
+    /// address stay, and so does the control link, which goes to the address: see
+    /// [`forget_address`](Self::forget_address).
+    pub fn forget(&self, node: &Node) {
+        if let Some(link) = lock(&self.shared.data).remove(node) {
+            link.close(Closed::Forgotten);
             link.stop();
         }
-        lock(&shared.data).retain(|node, link| {
-            let forgotten = node.address == *address;
-            if forgotten {
-                link.close(Closed::Forgotten);
-                link.stop();
-            }
-            !forgotten
-        });
-        lock(&shared.incoming).stop(address);
+        lock(&self.shared.incoming).stop(node);
+    }
+
+    /// Closes the control link to an address: no process there is a member any more.
+    pub fn forget_address(&self, address: &Address) {
+        if let Some(link) = lock(&self.shared.control).remove(address) {
+            link.stop();
+        }
     }
 
     /// Takes no more messages, sends those that wait and learns of their arrival, for at most
