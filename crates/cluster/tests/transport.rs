@@ -6,7 +6,7 @@ mod kit;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use kit::{Kit, LONG, copy_files, quick, receive};
+use kit::{Kit, LONG, copy_files, counted, logged, quick, receive};
 use tenure_cluster::transport::{
     Closed, Direction, Down, Event, Handles, Identity, Lane, SendError, Transport, TransportError,
     TransportSettings, Version,
@@ -459,4 +459,17 @@ async fn forgetting_a_node_leaves_its_successor_at_the_address_alone() {
     while let Ok(event) = one.told.try_recv() {
         assert!(!matches!(event, Event::Down { .. }), "{event:?}");
     }
+}
+
+#[tokio::test]
+async fn a_control_frame_that_is_too_long_is_counted_and_logged_once() {
+    let mut kit = Kit::new();
+    let one = kit.node_with("one", TransportSettings { control_frame_max: 64 << 10, ..quick() });
+    let dropped = || counted("tenure_transport_control_dropped_total", "reason=too_long");
+    let to: tenure_cluster::Address = "127.0.0.1:7499".parse().unwrap();
+    for round in 1..=3 {
+        assert!(!one.transport.control(&to, None, vec![0; (64 << 10) + 1]));
+        assert_eq!(dropped(), round);
+    }
+    assert_eq!(logged("raise transport.control_frame_max"), 1);
 }
