@@ -105,6 +105,7 @@ fn out(cluster: &Cluster, ending: &Ending) -> Result<ExitCode, Failure> {
     match ending {
         Ending::Left => Ok(ExitCode::SUCCESS),
         Ending::Refused(_) => Err(Failure::new(REFUSED, ending.to_string())),
+        Ending::Failed(_) => Err(Failure::new(exit::SYSTEM, ending.to_string())),
         Ending::Downed | Ending::Removed | Ending::LostWhileJoining | Ending::OtherCluster(_) => {
             Err(Failure::new(DOWN, format!("out of the cluster: {ending}; start it again")))
         }

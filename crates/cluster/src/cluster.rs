@@ -219,7 +219,8 @@ impl Cluster {
         let ended = state.wait_for(|state| state.ended.is_some()).await;
         match ended.map(|state| state.ended.clone()) {
             Ok(Some(End::Membership(ending))) => ending,
-            _ => Ending::Left,
+            Ok(Some(End::Failed(why) | End::Lease(why))) => Ending::Failed(why),
+            Ok(None) | Err(_) => Ending::Failed("its thread ended".into()),
         }
     }
 

@@ -44,6 +44,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use count::Counts;
 pub use count::Standing;
 pub use down_all::DownAll;
 pub use keep_majority::KeepMajority;
@@ -104,6 +105,11 @@ impl Strategy {
             let reason = "only joining members are unreachable, and they have no say".into();
             return Decision::Down { nodes: nodes([&side.dropped, &side.gone]), reason };
         }
+        if let Some(role) = self.role()
+            && Counts::of(&side, Some(role)).each().all(|count| count.all() == 0)
+        {
+            return Decision::stay(format!("no member has the role {role}: is it misspelt?"));
+        }
         let outcome = match self {
             Self::StaticQuorum(strategy) => strategy.judge(&side),
             Self::KeepOldest(strategy) => strategy.judge(&side),
@@ -113,6 +119,17 @@ impl Strategy {
             Self::DownAll(strategy) => strategy.judge(),
         };
         outcome.of(&side)
+    }
+
+    /// The role that members must have to be counted.
+    fn role(&self) -> Option<&str> {
+        match self {
+            Self::StaticQuorum(strategy) => strategy.role.as_deref(),
+            Self::KeepOldest(strategy) => strategy.role.as_deref(),
+            Self::KeepMajority(strategy) => strategy.role.as_deref(),
+            Self::LeaseMajority(strategy) => strategy.role.as_deref(),
+            Self::KeepReferee(_) | Self::DownAll(_) => None,
+        }
     }
 
     /// Checks what can be checked without a cluster.

@@ -8,6 +8,8 @@ mod formation;
 mod life;
 mod preflight;
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,9 +99,15 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
             return Err(error);
         }
     };
+    let (told, published) = (messaging.clone(), state.clone());
     std::thread::Builder::new()
         .name("tenure-cluster".into())
-        .spawn(move || runtime.block_on(driver.run(me, first)))
+        .spawn(move || {
+            let run = AssertUnwindSafe(|| runtime.block_on(driver.run(me, first)));
+            if let Err(panic) = catch_unwind(run) {
+                publish_panic(&*panic, &told, &published);
+            }
+        })
         .map_err(|error| failed("cannot start a thread", error))?;
     Ok(Started { commands, state: state.subscribe(), events, messaging, proof })
 }
@@ -122,7 +130,7 @@ impl Driver {
             let again = match ending {
                 Ending::LostWhileJoining | Ending::OtherCluster(_) => true,
                 Ending::Downed | Ending::Removed => self.settings.rejoin,
-                Ending::Left | Ending::Refused(_) => false,
+                Ending::Left | Ending::Refused(_) | Ending::Failed(_) => false,
             };
             telemetry::ended(&ending);
             tracing::info!(node = %me, cluster = self.settings.cluster, again, "out of the cluster: {ending}");
@@ -149,11 +157,7 @@ impl Driver {
     }
 
     fn end(&self, end: End) {
-        self.messaging.end();
-        self.state.send_modify(|state| {
-            state.up = false;
-            state.ended = Some(end);
-        });
+        publish_end(&self.messaging, &self.state, end);
     }
 
     fn bind(&self, me: &Node, control: &Handle) -> Result<life::Bound, JoinError> {
@@ -168,6 +172,25 @@ impl Driver {
         let transport = Transport::bind(settings, self.security.clone(), local, handles, sender)?;
         Ok(life::Bound { transport: Arc::new(transport), events })
     }
+}
+
+/// Says that the node has ended because of a defect: without this it would look like a full member
+/// for ever.
+fn publish_panic(panic: &dyn Any, messaging: &Messaging, state: &watch::Sender<State>) {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let why: Arc<str> = format!("its thread panicked: {}", text.unwrap_or("no text")).into();
+    publish_end(messaging, state, End::Failed(why.clone()));
+    tracing::error!("out of the cluster: {why}");
+    telemetry::ended(&Ending::Failed(why));
+}
+
+fn publish_end(messaging: &Messaging, state: &watch::Sender<State>, end: End) {
+    messaging.end();
+    state.send_modify(|state| {
+        state.up = false;
+        state.ended = Some(end);
+    });
 }
 
 fn new_node(settings: &Settings) -> Node {

@@ -3,7 +3,8 @@
 //! A [`Strategy`] says what a side should do if what it sees is the whole
 //! truth. This says when to believe that: after the view has been the same for a while (a split is
 //! noticed node by node, and counted too early half of a cluster looks like a few that are
-//! missing), and only one node of a side decides, for all of it. The others follow what it gossips.
+//! missing), and only one node of a side decides, for all of it. The others follow what it gossips,
+//! and what the lease's record says.
 //!
 //! # The verdict
 //!
@@ -11,9 +12,10 @@
 //! of a lease, as a [`Verdict`]: its generation, and who survives. The rules, each of which closes a
 //! hole that is real:
 //!
-//! - The record is read before anything is decided. A verdict in it that is newer than the one in
-//!   the view is followed: by its survivors, who declare all others down, and by those others, who
-//!   stop, however late they come.
+//! - The record is read before anything is decided, and by everybody on a side, also by those who
+//!   do not decide: their decider may be the one that cannot. A verdict in it that is newer than the
+//!   one in the view is followed: by its survivors, who declare all others down, and by those
+//!   others, who stop, however late they come.
 //! - A verdict about another cluster is none: the record outlives the cluster that wrote it, and
 //!   without this the first split of the next one would end it whole. (About a newer one it says
 //!   that this cluster is over.)
@@ -342,8 +344,10 @@ impl Resolver {
             false => None,
         };
         let situation = Situation::of(membership.me(), view, membership.seen(), converged);
-        let decides = self.strategy.decider(&situation);
-        if decides.as_ref() != Some(membership.me()) && self.rules.obeys(Rule::OneAsks) {
+        let is_decider = self.strategy.decider(&situation).as_ref() == Some(membership.me())
+            || !self.rules.obeys(Rule::OneAsks);
+        if !is_decider {
+            self.follow_record(view, now, effects);
             return;
         }
         let decision = match view.observations().next() {
@@ -398,6 +402,57 @@ impl Resolver {
         }
     }
 
+    /// For a node that does not decide for its side: reads the record again and again, and follows a
+    /// verdict that another side wrote. Its own decider may be unable to read it, or may have ended
+    /// and its successor not be known yet: with one-way cuts, losers that waited for their decider
+    /// went on for up to a minute after the verdict.
+    fn follow_record(&mut self, view: &View, now: Moment, effects: &mut Vec<ResolverEffect>) {
+        let Strategy::LeaseMajority(lease) = &self.strategy else { return };
+        match &self.step {
+            Step::Idle => {
+                self.step = Step::Reading { until: now + lease.acquire_timeout };
+                effects.push(ResolverEffect::Read);
+            }
+            Step::Reading { until } if *until <= now => self.step = Step::Blind,
+            Step::Waiting { until } if *until <= now => self.step = Step::Idle,
+            Step::Reading { .. } | Step::Waiting { .. } => {}
+            Step::Blind => self.wait(now),
+            Step::Read { sighting, .. } => {
+                let sighting = sighting.clone();
+                if !self.follow_sighting(&sighting, view, effects) {
+                    // Half as often as the decider: every node of the cluster does this.
+                    self.step = Step::Waiting { until: now + self.random.around(AGAIN * 2) };
+                }
+            }
+            // It was the decider when it asked; the answer counts, and a missing one is given up.
+            Step::Asking { until, .. } if *until + lease.acquire_timeout <= now => self.wait(now),
+            Step::Asking { .. } => {}
+        }
+    }
+
+    /// Follows what the record says, if that is about this cluster and newer, or about a newer
+    /// cluster. `false`: it says nothing new.
+    fn follow_sighting(
+        &mut self,
+        sighting: &Sighting,
+        view: &View,
+        effects: &mut Vec<ResolverEffect>,
+    ) -> bool {
+        if sighting.verdict.cluster > view.cluster() {
+            let reason = "a newer cluster has written to the lease's record".into();
+            effects.push(ResolverEffect::Down { nodes: alive(view), reason });
+            return true;
+        }
+        if sighting.is_newer_than(view) {
+            self.step = Step::Idle;
+            let reason = "the lease's record says who survives".into();
+            let verdict = sighting.verdict.clone();
+            effects.push(ResolverEffect::Adopt { verdict, reason });
+            return true;
+        }
+        false
+    }
+
     /// The record was read.
     fn decide_on(
         &mut self,
@@ -408,18 +463,10 @@ impl Resolver {
         now: Moment,
         effects: &mut Vec<ResolverEffect>,
     ) {
+        if self.follow_sighting(&sighting, view, effects) {
+            return;
+        }
         let generation = view.verdict().generation;
-        if sighting.verdict.cluster > view.cluster() {
-            let reason = "a newer cluster has written to the lease's record".into();
-            effects.push(ResolverEffect::Down { nodes: alive(view), reason });
-            return;
-        }
-        if sighting.is_newer_than(view) {
-            self.step = Step::Idle;
-            let reason = "the lease's record says who survives".into();
-            effects.push(ResolverEffect::Adopt { verdict: sighting.verdict, reason });
-            return;
-        }
         let Strategy::LeaseMajority(lease) = &self.strategy else { return };
         let (mode, timeout) = (lease.mode, lease.acquire_timeout);
         let ready_since = self.split.and_then(|split| split.ready_since).unwrap_or(now);

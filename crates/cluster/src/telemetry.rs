@@ -79,6 +79,7 @@ pub(crate) fn ended(ending: &Ending) {
         Ending::LostWhileJoining => "lost_while_joining",
         Ending::OtherCluster(_) => "other_cluster",
         Ending::Refused(_) => "refused",
+        Ending::Failed(_) => "failed",
     };
     counter!(ENDED, "reason" => reason).increment(1);
     for status in ALL {

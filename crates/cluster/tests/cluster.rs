@@ -196,3 +196,22 @@ async fn a_seed_that_waits_long_for_the_first_one_still_joins() {
     let second = soon(second).await.unwrap().unwrap();
     agree(&[first, second], 2).await;
 }
+
+/// Nodes call themselves by IP addresses, and are found by a name: also the first seed by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_store_a_host_name_is_enough_to_find_each_other() {
+    // Outside of the range that the kernel gives away.
+    let port = 10_000 + std::process::id() % 20_000;
+    let first: Address = format!("127.0.0.1:{port}").parse().unwrap();
+    let by_name = |address: &Address| {
+        let seed = format!("localhost:{port}").parse().unwrap();
+        let mut settings =
+            Settings::new("shop").name("node").address(address.clone()).discover(seed);
+        settings.plaintext_without_any_protection = true;
+        settings.seed_patience = Duration::from_millis(200);
+        settings
+    };
+    let settings = vec![by_name(&first), by_name(&addresses(1)[0])];
+    let clusters = join_all(settings).await;
+    agree(&clusters, 2).await;
+}

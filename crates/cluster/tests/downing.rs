@@ -192,6 +192,23 @@ fn only_members_with_the_role_are_counted() {
 }
 
 #[test]
+fn a_role_that_nobody_has_ends_nobody() {
+    let role = || Some("wroker".to_owned());
+    let lease = |mode| LeaseMajority { role: role(), mode, ..LeaseMajority::default() };
+    for strategy in [
+        Strategy::KeepMajority(KeepMajority { role: role() }),
+        Strategy::StaticQuorum(StaticQuorum { size: 2, role: role() }),
+        Strategy::KeepOldest(KeepOldest { down_if_alone: true, role: role() }),
+        Strategy::LeaseMajority(lease(Mode::Ties)),
+        Strategy::LeaseMajority(lease(Mode::Always)),
+    ] {
+        assert_eq!(play(&strategy, "a/worker b/worker c | d/worker e"), "stay | stay");
+        let decision = strategy.decide(&belief(&cluster("a/worker b | c"), 0, None));
+        assert!(decision.reason().contains("no member has the role wroker"), "{decision}");
+    }
+}
+
+#[test]
 fn always_lets_the_larger_side_be_first() {
     let after = |text: &str, side| match always().decide(&belief(&cluster(text), side, None)) {
         Decision::AskLease { after, survivors, .. } => (after.as_secs(), survivors.join(" ")),

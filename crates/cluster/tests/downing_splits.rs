@@ -122,16 +122,20 @@ fn of_two_sides(strategy: &Strategy, who: &[Who], fates: &[Fate]) -> bool {
     };
     let on = |members: &[&Who], side| members.iter().filter(|one| one.side == side).count();
     let one_of_two = |fates: &[Fate]| matches!(fates, [Survives, Ends] | [Ends, Survives]);
-    match strategy {
-        // Exactly one, whatever the split; nobody if nobody has the role.
+    let role = match strategy {
         Strategy::KeepMajority(KeepMajority { role })
-        | Strategy::KeepOldest(KeepOldest { role, .. }) => {
-            if counted(role).is_empty() {
-                fates == [Ends, Ends]
-            } else {
-                one_of_two(fates)
-            }
-        }
+        | Strategy::KeepOldest(KeepOldest { role, .. })
+        | Strategy::StaticQuorum(StaticQuorum { role, .. })
+        | Strategy::LeaseMajority(LeaseMajority { role, .. }) => role,
+        Strategy::KeepReferee(_) | Strategy::DownAll(_) => &None,
+    };
+    // A role that nobody has is a mistake, and no reason to end the cluster.
+    if role.is_some() && counted(role).is_empty() {
+        return fates == [Waits, Waits];
+    }
+    match strategy {
+        // Exactly one, whatever the split.
+        Strategy::KeepMajority(_) | Strategy::KeepOldest(_) => one_of_two(fates),
         Strategy::StaticQuorum(StaticQuorum { size, role }) => {
             let members = counted(role);
             (0..2).all(|side| {

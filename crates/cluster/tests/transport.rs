@@ -6,7 +6,7 @@ mod kit;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use kit::{Kit, LONG, copy_files, quick, receive};
+use kit::{Kit, LONG, copy_files, counted, logged, quick, receive};
 use tenure_cluster::transport::{
     Closed, Direction, Down, Event, Handles, Identity, Lane, SendError, Transport, TransportError,
     TransportSettings, Version,
@@ -312,7 +312,7 @@ async fn closing_ends_though_nobody_answers_or_listens() {
     for _ in 0..300 {
         let lane = one.transport.data(&nobody);
         lane.send_with(|out| out.push(1)).await.unwrap();
-        one.transport.forget(&nobody.address);
+        one.transport.forget(&nobody);
     }
     one.transport.data(&nobody).send_with(|out| out.push(1)).await.unwrap();
     assert!(one.transport.control(&two.node.address, None, vec![1]));
@@ -350,7 +350,8 @@ async fn a_forgotten_node_is_let_go() {
     assert!(one.transport.control(&two.node.address, None, vec![1]));
     two.control_frame().await;
     receive(&mut two.data().await).await;
-    one.transport.forget(&two.node.address);
+    one.transport.forget(&two.node);
+    one.transport.forget_address(&two.node.address);
     for _ in 0..2 {
         let why =
             one.told(|event| if let Event::Down { why, .. } = event { Some(why) } else { None });
@@ -435,4 +436,40 @@ fn an_authority_survives_its_files() {
     }
     let error = kit.authority.save(kit.path("ca")).unwrap_err().to_string();
     assert!(error.contains("ca.key"), "{error}");
+}
+
+/// A process that was started again at the address has links already when its predecessor is
+/// removed.
+#[tokio::test]
+async fn forgetting_a_node_leaves_its_successor_at_the_address_alone() {
+    let mut kit = Kit::new();
+    let (mut one, mut two) = (kit.node("one"), kit.node("two"));
+    let before = Node { incarnation: Incarnation(0), ..two.node.clone() };
+    let lane = one.transport.data(&two.node);
+    lane.send_with(|out| out.push(1)).await.unwrap();
+    two.transport.data(&one.node).send_with(|out| out.push(1)).await.unwrap();
+    let (mut to_two, mut to_one) = (two.data().await, one.data().await);
+    receive(&mut to_two).await;
+    receive(&mut to_one).await;
+    one.transport.forget(&before);
+    lane.send_with(|out| out.push(2)).await.unwrap();
+    two.transport.data(&one.node).send_with(|out| out.push(2)).await.unwrap();
+    receive(&mut to_two).await;
+    receive(&mut to_one).await;
+    while let Ok(event) = one.told.try_recv() {
+        assert!(!matches!(event, Event::Down { .. }), "{event:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_control_frame_that_is_too_long_is_counted_and_logged_once() {
+    let mut kit = Kit::new();
+    let one = kit.node_with("one", TransportSettings { control_frame_max: 64 << 10, ..quick() });
+    let dropped = || counted("tenure_transport_control_dropped_total", "reason=too_long");
+    let to: tenure_cluster::Address = "127.0.0.1:7499".parse().unwrap();
+    for round in 1..=3 {
+        assert!(!one.transport.control(&to, None, vec![0; (64 << 10) + 1]));
+        assert_eq!(dropped(), round);
+    }
+    assert_eq!(logged("raise transport.control_frame_max"), 1);
 }

@@ -25,15 +25,7 @@ fn always(seed: u64, without: Option<Rule>) -> Option<Violation> {
     run(seed, &plan).violations.into_iter().next()
 }
 
-/// Clean splits, one after another, when every side asks.
-fn always_clean(seed: u64, without: Option<Rule>) -> Option<Violation> {
-    let settings = MembershipSettings { without, ..MembershipSettings::default() };
-    let nodes = [4, 5, 9][seed as usize % 3];
-    let outcome = run_splits(seed, nodes, strategy(Mode::Always), settings, false);
-    outcome.violations.into_iter().next()
-}
-
-/// The same, when only equal sides do.
+/// Clean splits, one after another, when only equal sides ask.
 fn ties(seed: u64, without: Option<Rule>) -> Option<Violation> {
     let settings = MembershipSettings { without, ..MembershipSettings::default() };
     let nodes = 4 + seed as usize % 2;
@@ -74,10 +66,49 @@ fn two_of_one_side_who_ask() {
     found(Rule::OneAsks, always, 8835);
 }
 
-/// The winner of a split dies, and is started again where the losers are, who have not heard of it.
+/// A story, since random schedules meet it too rarely: the winner of a split lets somebody in, dies, and
+/// is started again where the losers are. Those have not heard of the verdict, because they do not reach
+/// the store; nobody whom they know is missing any more.
 #[test]
 fn the_replaced_without_a_verdict() {
-    found(Rule::ReplacedByVerdict, always_clean, 6433);
+    let doubled = two_sides_after_a_restart(Some(Rule::ReplacedByVerdict));
+    assert!(!doubled.is_empty(), "both sides have a leader that makes newcomers full members");
+    let clean = two_sides_after_a_restart(None);
+    assert!(clean.is_empty(), "{clean:?}");
+}
+
+fn two_sides_after_a_restart(without: Option<Rule>) -> Vec<Violation> {
+    let settings = SimSettings {
+        membership: MembershipSettings { without, ..MembershipSettings::default() },
+        downing: Some(strategy(Mode::Always)),
+        ..SimSettings::nodes(5)
+    };
+    let mut sim = Sim::new(1, settings);
+    (0..4).for_each(|node| sim.start(node));
+    assert!(sim.run_until(Duration::from_secs(20), Sim::agrees).is_some());
+    let (winner, losers, newcomer) = (0, [1, 2, 3], 4);
+    losers.iter().for_each(|node| sim.reach_store(*node, false));
+    sim.partition(&[winner, newcomer], &losers);
+    while !sim.somebody_arbitrates() {
+        assert!(sim.elapsed() < Duration::from_secs(90), "nobody asked");
+        sim.run_for(Duration::from_millis(1));
+    }
+    // So that the formation lease's note still says where the losers are.
+    sim.reach_store(winner, false);
+    sim.start(newcomer);
+    let both = |sim: &Sim| sim.view(newcomer).is_some_and(|view| view.members().len() == 2);
+    let joined = sim.run_until(Duration::from_secs(20), both);
+    assert!(joined.is_some(), "the winner goes on, and lets the newcomer in");
+    sim.crash(winner);
+    sim.mend_all();
+    sim.partition(&[newcomer], &[winner, losers[0], losers[1], losers[2]]);
+    sim.reach_store(winner, true);
+    sim.start(winner);
+    for _ in 0..300 {
+        sim.run_for(Duration::from_millis(200));
+        sim.look();
+    }
+    sim.violations().to_vec()
 }
 
 /// This one shows only as nobody left, so it is a story: the winner of a split dies while it holds

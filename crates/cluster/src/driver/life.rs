@@ -175,7 +175,13 @@ impl Life<'_> {
         self.publish();
         // After that, since from then on nobody opens a link to them again.
         for node in std::mem::take(&mut self.removed) {
-            self.transport.forget(&node.address);
+            self.transport.forget(&node);
+            // A process that was started again at the address has replaced the removed one, and
+            // uses the same control link.
+            let view = self.membership.view();
+            if view.is_none_or(|view| view.at_address(&node).next().is_none()) {
+                self.transport.forget_address(&node.address);
+            }
             self.driver.messaging.gone(&node);
         }
     }
@@ -351,7 +357,7 @@ impl Life<'_> {
             }
             transport::Event::OtherNode { dialed, expected: None, actual } => {
                 // A contact that calls itself something else: a service's address, for instance.
-                self.discoverer.also(dialed, actual.address);
+                self.discoverer.add_alias(dialed, actual.address);
             }
             transport::Event::OtherNode { dialed, expected: Some(incarnation), actual } => {
                 if actual.address == dialed {

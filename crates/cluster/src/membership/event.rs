@@ -24,6 +24,10 @@ pub enum Ending {
     /// The cluster does not let it in.
     #[error("the cluster refused it: {0}")]
     Refused(crate::message::Refusal),
+    /// This machine or a store of its leases could not do something, or the node's thread panicked:
+    /// what, in a sentence.
+    #[error("it failed: {0}")]
+    Failed(std::sync::Arc<str>),
 }
 
 /// What the resolver decided.

@@ -62,6 +62,8 @@ struct Shared {
     data: Mutex<HashMap<Node, Arc<DataLink>>>,
     incoming: Mutex<Incoming>,
     log: Mutex<LogLimit>,
+    /// When a control frame that is too long was last logged.
+    warned_too_long: Mutex<Option<Moment>>,
     tasks: Mutex<JoinSet<()>>,
     /// Nothing new is sent or opened.
     closed: Flag,
@@ -139,6 +141,7 @@ impl Transport {
             data: Mutex::default(),
             incoming: Mutex::default(),
             log: Mutex::default(),
+            warned_too_long: Mutex::default(),
             tasks: Mutex::default(),
             closed: Flag::new(),
             ending: Flag::new(),
@@ -172,11 +175,11 @@ impl Transport {
         frame: impl Into<Bytes>,
     ) -> bool {
         let (shared, frame) = (&self.shared, frame.into());
-        if frame.is_empty()
-            || frame.len() > shared.settings.control_frame_max
-            || *address == shared.local.node.address
-            || shared.closed.is_raised()
-        {
+        if frame.len() > shared.settings.control_frame_max {
+            shared.refuse_long_control(address, frame.len());
+            return false;
+        }
+        if frame.is_empty() || *address == shared.local.node.address || shared.closed.is_raised() {
             return false;
         }
         let mut links = lock(&shared.control);
@@ -204,22 +207,23 @@ impl Transport {
         DataLane::new(link.clone())
     }
 
-    /// Closes all links that go to an address, and those that come from it: its node is not a
-    /// member any more. What waited to be sent is told as [`Event::Unsent`].
-    pub fn forget(&self, address: &Address) {
-        let shared = &self.shared;
-        if let Some(link) = lock(&shared.control).remove(address) {
+    /// Closes the data link to a node, and all links that come from it: it is not a member any more.
+    /// What waited to be sent is told as [`Event::Unsent`]. Links of another process at the same
+    /// address stay, and so does the control link, which goes to the address: see
+    /// [`forget_address`](Self::forget_address).
+    pub fn forget(&self, node: &Node) {
+        if let Some(link) = lock(&self.shared.data).remove(node) {
+            link.close(Closed::Forgotten);
             link.stop();
         }
-        lock(&shared.data).retain(|node, link| {
-            let forgotten = node.address == *address;
-            if forgotten {
-                link.close(Closed::Forgotten);
-                link.stop();
-            }
-            !forgotten
-        });
-        lock(&shared.incoming).stop(address);
+        lock(&self.shared.incoming).stop(node);
+    }
+
+    /// Closes the control link to an address: no process there is a member any more.
+    pub fn forget_address(&self, address: &Address) {
+        if let Some(link) = lock(&self.shared.control).remove(address) {
+            link.stop();
+        }
     }
 
     /// Takes no more messages, sends those that wait and learns of their arrival, for at most
@@ -301,6 +305,21 @@ impl Shared {
             || socket::is_this_machine(ip)
     }
 
+    /// A control frame that no peer would take: what it says, a view most likely, is never heard.
+    fn refuse_long_control(&self, address: &Address, bytes: usize) {
+        telemetry::control_dropped("too_long", 1);
+        let (now, mut last) = (Moment::now(), lock(&self.warned_too_long));
+        if last.is_none_or(|last| now.since(last) >= WARN_AGAIN) {
+            *last = Some(now);
+            let max = self.settings.control_frame_max;
+            tracing::error!(
+                %address, bytes, max,
+                "a control frame is too long and was dropped; raise transport.control_frame_max on \
+                 all nodes, or views can no longer merge"
+            );
+        }
+    }
+
     /// Somebody who dialed us is sent away.
     fn refuse(&self, from: IpAddr, refusal: Refusal) {
         telemetry::refused(&refusal);
@@ -352,5 +371,7 @@ fn random() -> u64 {
     getrandom::u64().unwrap_or(u64::MAX / 2)
 }
 
+/// How often the same trouble is logged.
+const WARN_AGAIN: Duration = Duration::from_secs(60);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;

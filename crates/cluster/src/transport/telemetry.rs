@@ -15,7 +15,7 @@ pub const HANDSHAKES: &str = "tenure_transport_handshakes";
 pub const REFUSED: &str = "tenure_transport_refused_total";
 /// Counter, by `reason`: connections that we dialed and that came to nothing.
 pub const FAILED: &str = "tenure_transport_failed_total";
-/// Counter, by `reason` (`full`, `stale`, `other_node`): control frames dropped unsent.
+/// Counter, by `reason` (`full`, `stale`, `other_node`, `too_long`): control frames dropped unsent.
 pub const CONTROL_DROPPED: &str = "tenure_transport_control_dropped_total";
 /// Counter: messages that may or may not have arrived when their link was cut.
 pub const UNKNOWN: &str = "tenure_transport_unknown_total";

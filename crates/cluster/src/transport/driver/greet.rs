@@ -3,12 +3,13 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, lookup_host};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::Shared;
@@ -56,19 +57,35 @@ async fn connect(shared: &Shared, address: &Address) -> Result<TcpStream, Refusa
     if let Some(switch) = &shared.settings.switch {
         switch.open(address).await;
     }
-    let cut = |error: io::Error| Refusal::Cut(error.to_string());
-    let mut last = Refusal::Cut(format!("{} has no IP address", address.host()));
-    for resolved in lookup_host((address.host(), address.port())).await.map_err(cut)? {
-        if !shared.may_talk_with(resolved.ip()) {
-            last = Refusal::BeyondLoopback;
-            continue;
-        }
-        match TcpStream::connect(resolved).await {
-            Ok(tcp) => return Ok(tcp),
-            Err(error) => last = cut(error),
+    let until = Instant::now() + shared.settings.connect_timeout;
+    let resolved: Vec<SocketAddr> =
+        lookup_host((address.host(), address.port())).await.map_err(cut)?.collect();
+    if resolved.is_empty() {
+        return Err(Refusal::Cut(format!("{} has no IP address", address.host())));
+    }
+    let allowed: Vec<SocketAddr> =
+        resolved.into_iter().filter(|resolved| shared.may_talk_with(resolved.ip())).collect();
+    connect_any(&allowed, until).await
+}
+
+/// Connects to the first that answers. Each has its share of the time that is left, so that one
+/// that does not answer, an IPv6 address without a route for instance, does not hide the others.
+async fn connect_any(addresses: &[SocketAddr], until: Instant) -> Result<TcpStream, Refusal> {
+    let mut last = Refusal::BeyondLoopback;
+    for (index, address) in addresses.iter().enumerate() {
+        let left = until.saturating_duration_since(Instant::now());
+        let share = (left / (addresses.len() - index) as u32).max(SHARE_MIN);
+        match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(tcp)) => return Ok(tcp),
+            Ok(Err(error)) => last = cut(error),
+            Err(_) => last = Refusal::Slow(share),
         }
     }
     Err(last)
+}
+
+fn cut(error: io::Error) -> Refusal {
+    Refusal::Cut(error.to_string())
 }
 
 async fn greet(
@@ -192,5 +209,44 @@ fn names(certificates: Option<&[CertificateDer<'_>]>, cluster: &str) -> Result<N
         Some(leaf) => verify::names(leaf, cluster),
         // Not reached: the verifiers demand one.
         None => Err(Refusal::Tls("it showed no certificate".into())),
+    }
+}
+
+/// An address is given at least this long, however many there are.
+const SHARE_MIN: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use socket2::{Domain, Socket as RawSocket, Type};
+
+    use super::*;
+
+    /// Listens with no room for connections, so that the kernel answers nobody.
+    fn black_hole() -> (RawSocket, SocketAddr, Vec<std::net::TcpStream>) {
+        let socket = RawSocket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        socket.bind(&any.into()).unwrap();
+        socket.listen(0).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        let patience = Duration::from_millis(100);
+        let connect = || std::net::TcpStream::connect_timeout(&address, patience);
+        let taken = std::iter::from_fn(|| connect().ok()).collect();
+        (socket, address, taken)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_does_not_hide_the_next() {
+        let (_socket, hole, _taken) = black_hole();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let good = listener.local_addr().unwrap();
+        let within = Duration::from_secs(2);
+        let addresses = [hole, good];
+        let connected = connect_any(&addresses, Instant::now() + within);
+        let tcp = timeout(within, connected).await.expect("in time").unwrap();
+        assert_eq!(tcp.peer_addr().unwrap(), good);
+        let alone = connect_any(&[hole], Instant::now() + SHARE_MIN).await;
+        assert!(matches!(alone, Err(Refusal::Slow(_))), "{alone:?}");
     }
 }

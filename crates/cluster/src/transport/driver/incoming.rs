@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep};
 
 use super::socket::{self, Stream};
 use super::{Established, Flag, Shared, lock};
+use crate::Node;
 use crate::transport::{Direction, Down, Event, Frames, Lane, Peer, frame};
-use crate::{Address, Node};
 
 /// Who is connected to us. A node has one link for each lane: a second one means that it has given
 /// the first up.
@@ -45,14 +45,14 @@ impl Incoming {
         self.links.len()
     }
 
-    /// Ends all links from an address.
-    pub(super) fn stop(&mut self, address: &Address) {
-        for (((node, _), _), running) in &self.links {
-            if node.address == *address {
+    /// Ends all links from a node.
+    pub(super) fn stop(&mut self, node: &Node) {
+        for (((from, _), _), running) in &self.links {
+            if from == node {
                 running.stop.raise();
             }
         }
-        self.queues.retain(|(node, _), _| node.address != *address);
+        self.queues.retain(|(from, _), _| from != node);
     }
 
     /// Ends all links.

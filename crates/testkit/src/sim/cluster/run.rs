@@ -215,6 +215,7 @@ impl Sim {
             Ending::Downed => ("downed", self.settings.rejoin),
             Ending::Removed => ("removed", self.settings.rejoin),
             Ending::Refused(_) => ("refused", false),
+            Ending::Failed(_) => ("failed", false),
             Ending::LostWhileJoining => ("lost while joining", true),
             Ending::OtherCluster(_) => ("gave way to a newer cluster", true),
         };
