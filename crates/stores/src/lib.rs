@@ -11,6 +11,8 @@ pub mod consul;
 pub mod dynamodb;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(any(feature = "consul", feature = "kubernetes-unversioned"))]
+mod generations;
 #[cfg(feature = "http")]
 #[cfg_attr(not(feature = "all-stores"), allow(dead_code))] // Each store uses some of it.
 mod http;

@@ -7,6 +7,7 @@
 
 mod kubernetes_support;
 mod server;
+mod silence;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use tenure_lease::{
 use tenure_testkit::conformance::{self, Factory as _, block_on};
 
 use kubernetes_support::Cluster;
+use silence::SilentProxy;
 
 #[test]
 fn kubernetes_conforms() {
@@ -172,6 +174,122 @@ fn a_label_deposes_nobody() {
         assert!(tenure.is_held());
         let labels = ["get", "lease", name.as_str(), "-o", "jsonpath={.metadata.labels.round}"];
         assert_eq!(cluster.operate(&labels, "").await, "5", "a renewal has undone it");
+    });
+}
+
+/// Who watches a dead holder's Lease is not set back by what others write on it.
+#[test]
+fn labels_do_not_delay_a_takeover() {
+    let Some((cluster, _turn)) = Cluster::find("labels_do_not_delay_a_takeover") else { return };
+    block_on(async {
+        let store = cluster.store().await;
+        let name = cluster.fresh_name("labelled");
+        // Nobody renews it.
+        let request = Acquire { ttl: TTL, ..attempt(&name, None) };
+        won(&store, request).await.expect("nobody else wants it");
+        let labelling = cluster.write_labels(name.as_str(), Duration::from_secs(1)).await;
+        let begun = Moment::now();
+        let tenure = timeout(TTL * 3, acquire(&store, name.as_str(), "b")).await;
+        let took = Moment::now().since(begun);
+        let labels = labelling.end();
+        tenure.expect("taken over").release().await;
+        println!("taken over after {took:?} and {labels} labels");
+        assert!(labels >= 4, "{labels} labels");
+        assert!(took >= TTL && took < TTL + Duration::from_secs(2), "after {took:?}");
+    });
+}
+
+/// A renewal that meets a label writer is repeated or left open, and never refused.
+#[test]
+fn labels_refuse_no_renewal() {
+    let Some((cluster, _turn)) = Cluster::find("labels_refuse_no_renewal") else { return };
+    block_on(async {
+        let store = cluster.store().await;
+        let name = cluster.fresh_name("restless");
+        let tenure = store.lease(name.as_str()).ttl(Duration::from_secs(60)).acquire().await;
+        let tenure = tenure.unwrap();
+        let labelling = cluster.write_labels(name.as_str(), Duration::ZERO).await;
+        let mut written = 0;
+        for round in 0..50_u8 {
+            written += u32::from(tenure.write_note(vec![round]).await.is_ok());
+        }
+        let labels = labelling.end();
+        println!("{written} of 50 notes written beside {labels} labels");
+        assert!(tenure.is_held() && written > 0 && labels >= 50, "{written}, {labels}");
+        tenure.release().await;
+    });
+}
+
+#[test]
+fn renewals_at_once() {
+    let Some((cluster, _turn)) = Cluster::find("renewals_at_once") else { return };
+    block_on(async {
+        let name = cluster.fresh_name("at-once");
+        silence::renewals_at_once(&cluster.store().await, attempt(&name, None)).await;
+    });
+}
+
+#[test]
+fn silent_connections_cost_one_time_out() {
+    let Some((cluster, _turn)) = Cluster::find("silent_connections_cost_one_time_out") else {
+        return;
+    };
+    block_on(async {
+        let proxy = SilentProxy::new(&cluster.address()).await;
+        let store = cluster.at(proxy.address.clone()).await;
+        let request = attempt(&cluster.fresh_name("silent"), None);
+        silence::costs_one_connection(&proxy, &store, request).await;
+    });
+}
+
+/// A credential plugin that takes longer than any request is given runs on, once, and whoever asks
+/// when it has ended is served; also when its token grows old.
+#[test]
+fn a_slow_credential_plugin_is_waited_for() {
+    let Some((cluster, _turn)) = Cluster::find("a_slow_credential_plugin_is_waited_for") else {
+        return;
+    };
+    block_on(async {
+        // Two seconds later the token is to be renewed, a minute before its end.
+        let plugin = cluster.plugin(Duration::from_millis(1500), 62);
+        let store = plugin.store(&cluster).await;
+        let (begun, mut failures) = (Moment::now(), 0);
+        let served = async {
+            while timeout(PATIENCE, store.inspect("plugin")).await.is_err() {
+                failures += 1;
+            }
+        };
+        timeout(Duration::from_secs(10), served).await.expect("the plugin's result is used");
+        println!("served after {:?} and {failures} time-outs", Moment::now().since(begun));
+        assert!(failures > 0 && plugin.runs() == 1, "run {} times", plugin.runs());
+
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let begun = Moment::now();
+        let served = async { while timeout(PATIENCE, store.inspect("plugin")).await.is_err() {} };
+        timeout(Duration::from_secs(10), served).await.expect("a new token is had");
+        println!("served after {:?}, {} runs", Moment::now().since(begun), plugin.runs());
+        assert!(plugin.runs() <= 3, "run {} times", plugin.runs());
+    });
+}
+
+/// What Tenure wrote is listed, and nothing else.
+#[test]
+fn names_are_listed() {
+    let Some((cluster, _turn)) = Cluster::find("names_are_listed") else { return };
+    block_on(async {
+        let store = cluster.store().await;
+        let [held, released, foreign] =
+            ["list-held", "list-released", "list-foreign"].map(|stem| cluster.fresh_name(stem));
+        won(&store, attempt(&held, None)).await.expect("nobody else wants it");
+        acquire(&store, released.as_str(), "a").await.release().await;
+        let lease = format!(
+            r#"{{"apiVersion":"coordination.k8s.io/v1","kind":"Lease",
+                "metadata":{{"name":"{foreign}"}},"spec":{{"holderIdentity":"elector_1"}}}}"#
+        );
+        cluster.operate(&["create", "-f", "-"], &lease).await;
+        let names = store.backend().list().expect("it can").await.unwrap();
+        assert!(names.is_sorted());
+        assert!(names.contains(&held) && names.contains(&released) && !names.contains(&foreign));
     });
 }
 
@@ -415,3 +533,5 @@ async fn record(store: &Store, name: &LeaseName) -> Option<Record> {
 }
 
 const TTL: Duration = Duration::from_secs(5);
+/// Less than a slow credential plugin takes.
+const PATIENCE: Duration = Duration::from_millis(400);

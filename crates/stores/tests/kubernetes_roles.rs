@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_lease::Store;
+use tenure_lease::backend::StoreErrorKind;
 use tenure_testkit::conformance::{Factory as _, block_on};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -84,6 +85,38 @@ fn without_any_one_verb_something_breaks() {
             });
         }
         tried.join_all().await;
+    });
+}
+
+/// Names are listed by the verbs of the manifests, or by `list`; without either, the refusal says
+/// what to add.
+#[test]
+fn names_are_listed_by_watch_or_list() {
+    let Some((cluster, _turn)) = Cluster::find("names_are_listed_by_watch_or_list") else {
+        return;
+    };
+    block_on(async {
+        let accounts = [
+            ("list-by-watch".to_owned(), vec!["get", "create", "update", "watch"]),
+            ("list-by-list".to_owned(), vec!["get", "create", "update", "list"]),
+            ("list-by-none".to_owned(), vec!["get", "create", "update"]),
+        ];
+        allow(&cluster, &accounts).await;
+        let name = cluster.fresh_name("listed");
+        let tenure = cluster.store().await.lease(name.as_str()).ttl(LONG).acquire().await.unwrap();
+        for (account_name, _) in &accounts {
+            let store = account(&cluster, account_name).await;
+            let listed = store.backend().list().expect("it can").await;
+            if account_name == "list-by-none" {
+                let error = listed.expect_err("it may not");
+                assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+                assert!(error.to_string().contains("add the verb \"list\""), "{error}");
+                println!("{error}");
+            } else {
+                assert!(listed.unwrap().contains(&name), "{account_name}");
+            }
+        }
+        tenure.release().await;
     });
 }
 

@@ -1,6 +1,5 @@
 //! The handful of calls to Consul's HTTP API, each one request.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -16,13 +15,15 @@ use tenure_lease::backend::{StoreError, StoreErrorKind};
 use tenure_lease::{LeaseName, OpenError};
 
 use super::content::{Entry, LOCK_DELAY_MAX};
+use super::go_duration::go_duration;
 use super::pool::Pool;
 use super::url::Options;
+use crate::generations::Lane;
 use crate::http::{self, Reply, Trust};
 
 /// A client of one Consul agent or server.
 pub(super) struct Api {
-    pool: Arc<Pool>,
+    pool: Pool,
     /// For people: `host:port`.
     place: String,
     prefix: String,
@@ -76,17 +77,88 @@ impl Api {
     }
 
     /// The key as it is, by the word of a leader that has just made sure that it is one.
-    pub(super) async fn get(&self, name: &LeaseName) -> Result<Entry, StoreError> {
+    pub(super) async fn get(&self, lane: Lane, name: &LeaseName) -> Result<Entry, StoreError> {
         let path = format!("/kv/{}?consistent", self.key(name.as_str()));
-        let reply = self.call(Method::GET, &path, None).await?;
+        let reply = self.send(lane, Method::GET, &path, None).await?;
         Ok(self.entries(&reply)?.pop().map(|(_, entry)| entry).unwrap_or_default())
     }
 
-    /// All keys whose lease names begin so, by their names.
+    /// These keys, [`BATCH`] at most, by the names of their leases.
+    pub(super) async fn read_batch(
+        &self,
+        names: &[LeaseName],
+    ) -> Result<Vec<(String, Entry)>, StoreError> {
+        match names {
+            [name] => Ok(vec![(name.to_string(), self.get(Lane::Other, name).await?)]),
+            names => self.get_batch(names).await,
+        }
+    }
+
+    /// These keys, [`BATCH`] at most, as they are at one moment, by the names of their leases.
+    async fn get_batch(&self, names: &[LeaseName]) -> Result<Vec<(String, Entry)>, StoreError> {
+        let mut present: Vec<&LeaseName> = names.iter().collect();
+        for _ in 0..BATCH_ATTEMPTS {
+            let keys: Vec<String> = present.iter().map(|name| self.key(name.as_str())).collect();
+            let steps: Vec<_> =
+                keys.iter().map(|key| json!({ "KV": { "Verb": "get", "Key": key } })).collect();
+            let body = Some(json!(steps).to_string());
+            let reply = self.send(Lane::Other, Method::PUT, "/txn?consistent", body).await?;
+            match reply.status {
+                StatusCode::OK => {
+                    let found: TxnReply = self.parse(&reply)?;
+                    let found = found.results.unwrap_or_default();
+                    if found.len() != present.len() {
+                        return Err(self.unclear(&reply));
+                    }
+                    let pair = |result: TxnResult| {
+                        let pair = result.kv.ok_or_else(|| self.unclear(&reply))?;
+                        self.entry(&reply, pair)
+                    };
+                    return found.into_iter().map(pair).collect();
+                }
+                // One that is not there fails them all; the others are read again without it.
+                StatusCode::CONFLICT => {
+                    let refused: TxnReply = self.parse(&reply)?;
+                    let errors = refused.errors.unwrap_or_default();
+                    if errors.iter().any(|error| error.what.contains("ermission denied")) {
+                        return Err(self.denied("read keys"));
+                    }
+                    if errors.is_empty() || errors.iter().any(|error| !error.says_absent()) {
+                        return Err(self.unclear(&reply));
+                    }
+                    let mut index = 0..;
+                    present.retain(|_| {
+                        let index = index.next();
+                        !errors.iter().any(|error| Some(error.op_index) == index)
+                    });
+                    if present.is_empty() {
+                        return Ok(Vec::new());
+                    }
+                }
+                _ => return Err(self.refusal(&reply)),
+            }
+        }
+        let text = format!("Consul at {}: keys are deleted faster than they are read", self.place);
+        Err(StoreError::unavailable(text))
+    }
+
+    /// All keys below the prefix whose lease names begin so, by their names.
     pub(super) async fn get_all(&self, stem: &str) -> Result<Vec<(String, Entry)>, StoreError> {
         let path = format!("/kv/{}?recurse&consistent", self.key(stem));
-        let reply = self.call(Method::GET, &path, None).await?;
+        let reply = self.send(Lane::Other, Method::GET, &path, None).await?;
         self.entries(&reply)
+    }
+
+    /// The names of all keys below the prefix, without it.
+    pub(super) async fn names(&self) -> Result<Vec<String>, StoreError> {
+        let path = format!("/kv/{}?keys&consistent", self.prefix);
+        let reply = self.send(Lane::Other, Method::GET, &path, None).await?;
+        if self.is_absent(&reply)? {
+            return Ok(Vec::new());
+        }
+        let keys: Vec<String> = self.parse(&reply)?;
+        let name = |key: String| key.strip_prefix(&self.prefix).map(str::to_owned);
+        Ok(keys.into_iter().filter_map(name).collect())
     }
 
     /// Waits until the key has changed since `index` (0: does not wait), at most `wait`; the index
@@ -119,8 +191,8 @@ impl Api {
     ) -> Result<(u64, Vec<(String, Entry)>), StoreError> {
         let (key, wait) = (self.key(name), wait.as_millis());
         let path = format!("/kv/{key}?{how}index={index}&wait={wait}ms");
-        let reply = self.call(Method::GET, &path, None).await?;
-        let index = reply.headers.get("x-consul-index");
+        let reply = self.send(Lane::Other, Method::GET, &path, None).await?;
+        let index = reply.headers.get(INDEX);
         let index = index.and_then(|index| index.to_str().ok()?.parse().ok()).unwrap_or(0);
         Ok((index, self.entries(&reply)?))
     }
@@ -128,13 +200,14 @@ impl Api {
     /// Does all of it or nothing.
     pub(super) async fn transact(
         &self,
+        lane: Lane,
         name: &LeaseName,
         ops: &[Op<'_>],
     ) -> Result<Outcome, StoreError> {
         let key = self.key(name.as_str());
         let steps: Vec<_> = ops.iter().map(|op| json!({ "KV": op.step(&key) })).collect();
         let body = json!(steps).to_string();
-        let reply = self.send(Method::PUT, "/txn", Some(body)).await?;
+        let reply = self.send(lane, Method::PUT, "/txn", Some(body)).await?;
         match reply.status {
             StatusCode::OK => {
                 let done: TxnReply = self.parse(&reply)?;
@@ -180,47 +253,49 @@ impl Api {
             "NodeChecks": [],
             "Checks": [],
         });
-        let reply = self.call(Method::PUT, "/session/create", Some(body.to_string())).await?;
+        let body = Some(body.to_string());
+        let reply = self.send(Lane::Other, Method::PUT, "/session/create", body).await?;
+        self.check(&reply)?;
         let created: Created = self.parse(&reply)?;
         Ok(created.id)
     }
 
     /// Prolongs a session; `false`: there is none.
-    pub(super) async fn renew_session(&self, session: &str) -> Result<bool, StoreError> {
+    pub(super) async fn renew_session(
+        &self,
+        lane: Lane,
+        session: &str,
+    ) -> Result<bool, StoreError> {
         let path = format!("/session/renew/{session}");
-        let reply = self.call(Method::PUT, &path, None).await?;
-        Ok(reply.status == StatusCode::OK)
+        let reply = self.send(lane, Method::PUT, &path, None).await?;
+        // Not any 404: a proxy in between has its own.
+        if reply.status == StatusCode::NOT_FOUND
+            && String::from_utf8_lossy(&reply.body).contains(session)
+        {
+            return Ok(false);
+        }
+        self.check(&reply)?;
+        Ok(true)
     }
 
     pub(super) async fn destroy_session(&self, session: &str) -> Result<(), StoreError> {
         let path = format!("/session/destroy/{session}");
-        self.call(Method::PUT, &path, None).await.map(drop)
+        self.send(Lane::Other, Method::PUT, &path, None).await.map(drop)
     }
 
     /// The ttl of a session; `None`: it has none, or is gone.
     pub(super) async fn session_ttl(&self, session: &str) -> Result<Option<Duration>, StoreError> {
         let path = format!("/session/info/{session}?consistent");
-        let reply = self.call(Method::GET, &path, None).await?;
+        let reply = self.send(Lane::Other, Method::GET, &path, None).await?;
+        self.check(&reply)?;
         let found: Vec<SessionInfo> = self.parse(&reply)?;
         Ok(found.first().and_then(|session| go_duration(&session.ttl)))
     }
 
-    /// Sends a request; an answer that is neither yes nor "not found" is an error.
-    async fn call(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<String>,
-    ) -> Result<Reply, StoreError> {
-        let reply = self.send(method, path, body).await?;
-        match reply.status {
-            StatusCode::OK | StatusCode::NOT_FOUND => Ok(reply),
-            _ => Err(self.refusal(&reply)),
-        }
-    }
-
+    /// Sends a request; the answer, whatever its status.
     async fn send(
         &self,
+        lane: Lane,
         method: Method,
         path: &str,
         body: Option<String>,
@@ -235,29 +310,46 @@ impl Api {
             let text = format!("{} is not an address that can be asked", self.place);
             StoreError::new(StoreErrorKind::Unsuitable, text)
         })?;
-        self.pool.send(request).await.map_err(|error| {
+        self.pool.send(lane, request).await.map_err(|error| {
             StoreError::unavailable(format!("Consul at {} did not answer: {error}", self.place))
         })
     }
 
     fn entries(&self, reply: &Reply) -> Result<Vec<(String, Entry)>, StoreError> {
-        if reply.status == StatusCode::NOT_FOUND {
+        if self.is_absent(reply)? {
             return Ok(Vec::new());
         }
         let pairs: Vec<Pair> = self.parse(reply)?;
-        let entry = |pair: Pair| {
-            let value = BASE64.decode(pair.value.unwrap_or_default());
-            let value = value.map_err(|_| self.unclear(reply))?;
-            let name = pair.key.strip_prefix(&self.prefix).unwrap_or(&pair.key).to_owned();
-            let entry = Entry {
-                value,
-                session: pair.session.unwrap_or_default(),
-                lock_index: pair.lock_index,
-                modify_index: pair.modify_index,
-            };
-            Ok((name, entry))
+        pairs.into_iter().map(|pair| self.entry(reply, pair)).collect()
+    }
+
+    fn entry(&self, reply: &Reply, pair: Pair) -> Result<(String, Entry), StoreError> {
+        let value = BASE64.decode(pair.value.unwrap_or_default());
+        let value = value.map_err(|_| self.unclear(reply))?;
+        let name = pair.key.strip_prefix(&self.prefix).unwrap_or(&pair.key).to_owned();
+        let entry = Entry {
+            value,
+            session: pair.session.unwrap_or_default(),
+            lock_index: pair.lock_index,
+            modify_index: pair.modify_index,
         };
-        pairs.into_iter().map(entry).collect()
+        Ok((name, entry))
+    }
+
+    /// Whether Consul says that there is no such key. A holder that hears so stops, so a 404 must be
+    /// Consul's own, which has an index and no body: a proxy without a backend says 404, too.
+    fn is_absent(&self, reply: &Reply) -> Result<bool, StoreError> {
+        let is_own = reply.headers.contains_key(INDEX) && reply.body.is_empty();
+        match reply.status {
+            StatusCode::OK => Ok(false),
+            StatusCode::NOT_FOUND if is_own => Ok(true),
+            StatusCode::NOT_FOUND => Err(self.unclear(reply)),
+            _ => Err(self.refusal(reply)),
+        }
+    }
+
+    fn check(&self, reply: &Reply) -> Result<(), StoreError> {
+        if reply.status == StatusCode::OK { Ok(()) } else { Err(self.refusal(reply)) }
     }
 
     fn parse<'a, T: Deserialize<'a>>(&self, reply: &'a Reply) -> Result<T, StoreError> {
@@ -354,7 +446,16 @@ struct TxnResult {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct TxnError {
+    #[serde(default)]
+    op_index: usize,
     what: String,
+}
+
+impl TxnError {
+    /// Whether it says that there is no such key to get.
+    fn says_absent(&self) -> bool {
+        self.what.contains("doesn't exist")
+    }
 }
 
 #[derive(Deserialize)]
@@ -369,40 +470,9 @@ struct SessionInfo {
     ttl: String,
 }
 
-/// A duration as Go writes it: `10s`, `1m30s`, `10.5s`.
-fn go_duration(text: &str) -> Option<Duration> {
-    let mut rest = text;
-    let mut sum = Duration::ZERO;
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let number: f64 = rest[..end].parse().ok()?;
-        rest = &rest[end..];
-        let end = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        let unit = match &rest[..end] {
-            "h" => 3600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 1e-3,
-            _ => return None,
-        };
-        rest = &rest[end..];
-        sum += Duration::try_from_secs_f64(number * unit).ok()?;
-    }
-    Some(sum).filter(|sum| !sum.is_zero())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn go_durations_are_read() {
-        assert_eq!(go_duration("10s"), Some(Duration::from_secs(10)));
-        assert_eq!(go_duration("1h1m30s"), Some(Duration::from_secs(3690)));
-        assert_eq!(go_duration("10.5s"), Some(Duration::from_millis(10_500)));
-        assert_eq!(go_duration("10500ms"), Some(Duration::from_millis(10_500)));
-        for none in ["", "0s", "10", "s", "1x"] {
-            assert_eq!(go_duration(none), None, "{none}");
-        }
-    }
-}
+/// How many keys one transaction may read: Consul takes 64 operations.
+pub(super) const BATCH: usize = 64;
+/// How often a transaction is put again without the keys that are not there.
+const BATCH_ATTEMPTS: usize = 4;
+/// The header that every answer of Consul's about keys has.
+const INDEX: &str = "x-consul-index";

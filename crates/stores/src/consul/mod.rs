@@ -34,27 +34,28 @@
 mod api;
 mod content;
 mod driver;
+mod go_duration;
 mod pool;
 mod url;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
-
 use tenure_lease::backend::{
-    Acquire, Acquired, Backend, Boxed, Promise, Release, Released, Renew, Renewed, StoreError,
-    StoreInfo, Watch,
+    Acquire, Acquired, Backend, Boxed, LIST_MAX, Promise, Release, Released, Renew, Renewed,
+    StoreError, StoreInfo, Watch,
 };
 use tenure_lease::record::{Record, Token};
 use tenure_lease::{LeaseName, OpenError, check_note};
 
-use api::{Api, Op, Outcome};
+use api::{Api, BATCH, Op, Outcome};
 use content::{Body, Content, Seen};
 use url::Options;
 use watch::Watches;
+
+use crate::generations::Lane;
 
 /// Leases in Consul. Clones share their connections.
 #[derive(Clone)]
@@ -83,8 +84,8 @@ impl ConsulStore {
     }
 
     /// The key as it is, understood.
-    async fn look(&self, name: &LeaseName) -> Result<Seen, StoreError> {
-        let entry = self.api.get(name).await?;
+    async fn look(&self, lane: Lane, name: &LeaseName) -> Result<Seen, StoreError> {
+        let entry = self.api.get(lane, name).await?;
         self.understand(Seen::new(name, entry)?).await
     }
 
@@ -105,7 +106,7 @@ impl ConsulStore {
     ) -> Result<Acquired, StoreError> {
         check_note(request.note.as_deref())?;
         for attempt in 0..ATTEMPTS {
-            let seen = self.look(&request.name).await?;
+            let seen = self.look(Lane::Other, &request.name).await?;
             let former = seen.record();
             if attempt > 0 && former.as_ref().is_some_and(|former| former.is_of(request.claim)) {
                 // Written once and refused once, as by a proxy that repeats: it may be ours.
@@ -145,7 +146,7 @@ impl ConsulStore {
     /// Creates a key that was never held.
     async fn create(&self, name: &LeaseName) -> Result<Outcome, StoreError> {
         let value = Body::never_held().encode();
-        self.api.transact(name, &[Op::Set { value: &value, at: 0 }]).await
+        self.api.transact(Lane::Other, name, &[Op::Set { value: &value, at: 0 }]).await
     }
 
     /// Writes the record of a new tenure, locked by a session or not.
@@ -172,14 +173,16 @@ impl ConsulStore {
             // It was unlocked with the new value.
             None => {}
         }
-        self.api.transact(&request.name, &ops).await
+        self.api.transact(Lane::Other, &request.name, &ops).await
     }
 
     async fn try_renew(&self, request: &Renew) -> Result<Renewed, StoreError> {
         check_note(request.note.as_deref())?;
         let Renew { name, claim, token, nonce, ttl, .. } = request;
+        let mut lane = Lane::of_renewal(request.fresh_connection);
         for attempt in 0..ATTEMPTS {
-            let seen = self.look(name).await?;
+            let seen = self.look(lane, name).await?;
+            lane = lane.go_on();
             let mut known = request.known.clone();
             if attempt > 0 {
                 known.push(*nonce);
@@ -207,16 +210,16 @@ impl ConsulStore {
             }
             let (value, at) = (next.encode(), seen.entry.modify_index);
             let outcome = match lock {
-                None => self.api.transact(name, &[Op::Set { value: &value, at }]).await?,
+                None => self.api.transact(lane, name, &[Op::Set { value: &value, at }]).await?,
                 Some(session) if !keeps => {
                     let ops = [Op::IsAt(at), Op::Unlock { value: &value, session }];
-                    self.api.transact(name, &ops).await?
+                    self.api.transact(lane, name, &ops).await?
                 }
                 Some(session) => {
                     let ops = [Op::IsAt(at), Op::Lock { value: &value, session }];
                     let (outcome, lives) = tokio::join!(
-                        self.api.transact(name, &ops),
-                        self.api.renew_session(session)
+                        self.api.transact(lane, name, &ops),
+                        self.api.renew_session(lane, session)
                     );
                     // The record is what counts; but if the session is gone, it will show that.
                     if lives? { outcome? } else { Outcome::Conflict }
@@ -232,7 +235,7 @@ impl ConsulStore {
     async fn try_release(&self, request: &Release) -> Result<Released, StoreError> {
         let Release { name, claim, known } = request;
         for _ in 0..ATTEMPTS {
-            let seen = self.look(name).await?;
+            let seen = self.look(Lane::Renewal, name).await?;
             let Some((body, holder)) = seen.held_by(*claim, known) else {
                 return Ok(Released::Refused);
             };
@@ -244,7 +247,7 @@ impl ConsulStore {
                 Some(session) => vec![Op::IsAt(at), Op::Unlock { value: &value, session }],
                 None => vec![Op::Set { value: &value, at }],
             };
-            if let Outcome::Done(_) = self.api.transact(name, &ops).await? {
+            if let Outcome::Done(_) = self.api.transact(Lane::Renewal, name, &ops).await? {
                 // After the key was unlocked, so that no lock-delay follows.
                 if let Some(session) = &holder.lock {
                     driver::destroy(&self.api, session.clone());
@@ -257,20 +260,11 @@ impl ConsulStore {
 
     async fn read_all(&self, names: Vec<LeaseName>) -> Result<Vec<Option<Record>>, StoreError> {
         let mut found = HashMap::new();
-        if names.len() <= SINGLY_MAX {
-            let mut reading = JoinSet::new();
-            for name in &names {
-                let (store, name) = (self.clone(), name.clone());
-                reading.spawn(async move {
-                    let entry = store.api.get(&name).await;
-                    (name.to_string(), entry)
-                });
-            }
-            while let Some(read) = reading.join_next().await {
-                let (name, entry) = read.map_err(|error| {
-                    StoreError::unavailable(format!("the read was broken off: {error}"))
-                })?;
-                found.insert(name, entry?);
+        if names.len() <= BATCH * BATCHES_MAX {
+            // One after the other, and not on tasks of their own: whoever gives up must be known to
+            // have done so before the next request.
+            for some in names.chunks(BATCH) {
+                found.extend(self.api.read_batch(some).await?);
             }
         } else {
             found.extend(self.api.get_all(crate::common_stem(&names)).await?);
@@ -334,6 +328,16 @@ impl Backend for ConsulStore {
         Box::pin(self.read_all(names))
     }
 
+    fn list(&self) -> Option<Boxed<'_, Result<Vec<LeaseName>, StoreError>>> {
+        Some(Box::pin(async {
+            // What is not the name of a lease was put there by somebody else.
+            let names = self.api.names().await?;
+            let names: BTreeSet<_> =
+                names.iter().filter_map(|it| LeaseName::new(it).ok()).collect();
+            Ok(names.into_iter().take(LIST_MAX).collect())
+        }))
+    }
+
     fn watch(&self, name: &LeaseName) -> Option<Box<dyn Watch>> {
         Some(self.watches.watch(name))
     }
@@ -356,5 +360,6 @@ fn restless(name: &LeaseName) -> StoreError {
 
 /// So often a change is attempted on a record that others change at the same time.
 const ATTEMPTS: usize = 4;
-/// So many names are read one by one, at once; more are read in one request that may return others.
-const SINGLY_MAX: usize = 8;
+/// So many transactions read names; more names are read in one request, which returns all below the
+/// prefix that begin as they do.
+const BATCHES_MAX: usize = 8;

@@ -13,7 +13,7 @@ use crate::percent;
 pub(super) struct Options {
     /// `host:port`, for people and for requests.
     pub(super) authority: String,
-    /// Of all keys, with the slash at its end; empty for none.
+    /// Of all keys, with the slash at its end; never empty.
     pub(super) prefix: String,
     pub(super) token: Option<String>,
     pub(super) tls: bool,
@@ -66,7 +66,7 @@ impl Options {
 fn prefix(path: &str) -> Result<String, OpenError> {
     let path = path.trim_matches('/');
     if path.is_empty() {
-        return Ok(String::new());
+        return Ok(DEFAULT_PREFIX.to_owned());
     }
     let plain =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'/');
@@ -77,6 +77,9 @@ fn prefix(path: &str) -> Result<String, OpenError> {
     }
     Ok(format!("{path}/"))
 }
+
+/// So that a store which is named by its host alone does not share keys with everything else there.
+const DEFAULT_PREFIX: &str = "tenure/";
 
 fn is_set(value: &str) -> Result<bool, OpenError> {
     match value {
@@ -109,7 +112,8 @@ mod tests {
         assert_eq!(options.token.as_deref(), Some("a+b"));
         let options = Options::parse("consul://[::1]:8501?ca=/etc/ca.pem").unwrap();
         assert_eq!(options.server().unwrap(), "https://[::1]:8501");
-        assert!(options.prefix.is_empty() && options.ca.is_some());
+        assert!(options.prefix == "tenure/" && options.ca.is_some());
+        assert_eq!(Options::parse("consul://c.example/").unwrap().prefix, "tenure/");
         assert_eq!(Options::parse("consul://[::1]").unwrap().authority, "[::1]:8500");
     }
 

@@ -1,4 +1,4 @@
-//! Waiting for a change of hands.
+//! Waiting for a change of a key.
 //!
 //! A watch is a blocking query, asked again and again. Consul goes on with one until its wait is
 //! over, also when whoever asked has hung up, and counts its connection all the while; it takes 200
@@ -18,7 +18,7 @@ use tenure_lease::backend::{Boxed, StoreError, Watch};
 use tenure_lease::{LeaseName, Nonce};
 
 use super::api::Api;
-use super::content::{Content, Entry, Seen};
+use super::content::Entry;
 
 /// The watches of a store.
 pub(super) struct Watches {
@@ -38,18 +38,8 @@ struct Queries {
 struct Waiters {
     /// How often they were woken; 0: nothing is known yet.
     woken: Sender<u64>,
-    /// Who held it when they last were.
-    seen: Option<Held>,
-}
-
-/// What a waiter wants to be woken for: renewals keep it as it is.
-#[derive(PartialEq)]
-enum Held {
-    Not,
-    /// By this claim, whose Consul session has ended or not.
-    By(Nonce, bool),
-    /// By what another tool wrote, at this index.
-    Foreign(u64),
+    /// The number of the key's last write when they last were; 0: there was no key.
+    seen: Option<u64>,
 }
 
 impl Watches {
@@ -98,8 +88,8 @@ impl Watches {
                     queries.single.remove(&name);
                     return;
                 }
-                waiters.tell(entry.map(|entry| held(&name, entry)));
-                waiters.seen == Some(Held::Not)
+                waiters.tell(entry.map(|entry| entry.modify_index));
+                waiters.seen == Some(0)
             };
             if failed {
                 tokio::time::sleep(place.pause()).await;
@@ -129,7 +119,7 @@ impl Watches {
                 for (name, waiters) in &mut queries.shared {
                     let entry = |entries: &mut BTreeMap<_, _>| entries.remove(name.as_str());
                     let entry = entries.as_mut().map(|found| entry(found).unwrap_or_default());
-                    waiters.tell(entry.map(|entry| held(name, entry)));
+                    waiters.tell(entry.map(|entry| entry.modify_index));
                 }
             }
             // Every renewal of anybody's is an answer of the whole prefix.
@@ -145,12 +135,13 @@ impl Watches {
 }
 
 impl Waiters {
-    /// Wakes them if there is news. `None`: there was no answer, so the next one is news.
-    fn tell(&mut self, held: Option<Held>) {
-        if held.is_some() && held != self.seen {
+    /// Wakes them if the key was written, by a renewal, too: they count the ttl from the last one
+    /// that they have seen. `None`: there was no answer, so the next one is news.
+    fn tell(&mut self, write: Option<u64>) {
+        if write.is_some() && write != self.seen {
             self.woken.send_modify(|woken| *woken += 1);
         }
-        self.seen = held;
+        self.seen = write;
     }
 }
 
@@ -206,22 +197,6 @@ impl Place {
         let whole = (PAUSE * 2_u32.pow(self.failures)).min(PAUSE_MAX);
         let part = (Nonce::random().bits() % 1024) as u32;
         whole / 2 + whole / 2 * part / 1024
-    }
-}
-
-fn held(name: &LeaseName, entry: Entry) -> Held {
-    let index = entry.modify_index;
-    let Ok(Seen { entry, content }) = Seen::new(name, entry) else { return Held::Foreign(index) };
-    match content {
-        Content::Absent => Held::Not,
-        Content::Foreign { .. } => Held::Foreign(index),
-        Content::Ours(body) => match body.line.holder {
-            None => Held::Not,
-            Some(holder) => {
-                let ended = holder.lock.is_some_and(|lock| lock != entry.session);
-                Held::By(holder.claim, ended)
-            }
-        },
     }
 }
 

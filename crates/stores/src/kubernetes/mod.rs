@@ -10,7 +10,8 @@
 //!   it replaces, and the server refuses it if either has changed. A patch without one always
 //!   succeeds: of 32 at once, 32. A PUT without the `uid` is no better on a Lease that was deleted:
 //!   the server creates it anew, whatever `resourceVersion` it names.
-//! * **Acquire**: read, decide, replace; a waiter whose watch has told it of the released Lease
+//! * **Acquire**: read, decide, replace what was read, and after a conflict from the beginning, a few
+//!   times: somebody may have put a label on it, or taken it. A waiter whose watch has told it of the released Lease
 //!   replaces that one, unread. An absent Lease is first created *unheld*, which counts as
 //!   absent to everybody, and then acquired like any other. So each tenure replaces an object that
 //!   has a `resourceVersion`, and the **term** is at least that: a number that only rises, for the
@@ -22,14 +23,17 @@
 //! * **Release** is the same with an empty holder. client-go reads the object afresh and then
 //!   blanks it because of what it *remembers*; so a deposed leader of its kind frees its
 //!   successor's Lease.
-//! * **Expiry** is judged by the contender's own clock: the object, by `uid` and `resourceVersion`,
-//!   has not changed for the duration that it names itself. `renewTime` is written for people and
-//!   compared with nothing.
+//! * **Expiry** is judged by the contender's own clock: what holders write (our nonce, and the fields
+//!   of `spec` that electors know) has not changed for the duration that the object names itself.
+//!   Labels do not count. `renewTime` is a mark that differs, and never compared with a clock. A
+//!   takeover replaces the `resourceVersion` that was read together with the unchanged mark, so it
+//!   can never overwrite a renewal.
 //! * **Foreign electors** leave our annotations as they are when they take over. Annotations are
 //!   believed only if they name the `holderIdentity` and the `leaseTransitions` that the object
 //!   has; the note only if it names the latter.
 //!
-//! Needs `get`, `create`, `update` and `watch` on `leases`, nothing else.
+//! Needs `get`, `create`, `update` and `watch` on `leases`; `list` only to list names on a server that
+//! does not tell them by a watch.
 //!
 //! # Features
 //!
@@ -38,6 +42,7 @@
 //! takes `kubernetes-unversioned` instead, which leaves the choice to it.
 
 mod client;
+mod credentials;
 mod object;
 mod read;
 mod wall;
@@ -54,11 +59,13 @@ use tenure_lease::backend::{
 };
 use tenure_lease::{LeaseName, Nonce, OpenError, Record, Store, check_note};
 
-use client::{Server, Target, Written};
+use client::{Server, Written};
+use credentials::Target;
 use object::LeaseObject;
 use read::Reader;
 use watch::Watches;
 
+use crate::generations::Lane;
 use crate::percent;
 
 /// Opens the store of a URL: `k8s://NAMESPACE`, with `?kubeconfig=PATH` and `&context=NAME` if
@@ -95,44 +102,46 @@ impl Kubernetes {
 
     async fn try_acquire(&self, request: &Acquire) -> Result<Acquired, StoreError> {
         check_note(request.note.as_deref())?;
-        let (seen, former) = match self.freed(request) {
-            Some((freed, former)) => (Some(freed), Some(former)),
-            None => {
-                let seen = self.server.get(&request.name).await?;
-                let former = record_of(seen.as_ref())?;
-                if !request.allowed_by(former.as_ref(), false) {
+        let mut freed = self.freed(request);
+        let mut replaced = None;
+        for attempt in 0.. {
+            let (seen, former) = match freed.take() {
+                Some((freed, former)) => (Some(freed), Some(former)),
+                None => {
+                    let seen = self.server.get(Lane::Other, &request.name).await?;
+                    let former = record_of(seen.as_ref())?;
+                    (seen, former)
+                }
+            };
+            match &former {
+                // The network has delivered the request twice; the first one won.
+                Some(now) if attempt > 0 && now.is_of(request.claim) => {
+                    return Ok(Acquired::Won { token: now.token, former: replaced });
+                }
+                _ if attempt == WRITES_MAX || !request.allowed_by(former.as_ref(), false) => {
                     return Ok(Acquired::Lost(former));
                 }
-                (seen, former)
+                _ => {}
             }
-        };
-        let base = match seen {
-            Some(object) => object,
-            None => match self.server.create(&LeaseObject::unheld(&request.name), false).await? {
-                Written::Yes(object) => *object,
-                Written::Conflict => {
-                    let now = self.server.get(&request.name).await?;
-                    return Ok(Acquired::Lost(record_of(now.as_ref())?));
-                }
-            },
-        };
-        let (object, token) = base.acquired(request, former.as_ref(), wall::now())?;
-        match self.server.replace(&object, false).await? {
-            Written::Yes(object) => {
-                self.held().insert(request.name.clone(), *object);
-                Ok(Acquired::Won { token, former })
-            }
-            Written::Conflict => {
-                let now = record_of(self.server.get(&request.name).await?.as_ref())?;
-                match now {
-                    // The network has delivered the request twice; the first one won.
-                    Some(now) if now.is_of(request.claim) => {
-                        Ok(Acquired::Won { token: now.token, former })
+            let base = match seen {
+                Some(object) => object,
+                None => {
+                    let unheld = LeaseObject::unheld(&request.name);
+                    match self.server.create(&unheld, false).await? {
+                        Written::Yes(object) => *object,
+                        Written::Conflict => continue,
                     }
-                    now => Ok(Acquired::Lost(now)),
                 }
+            };
+            let (object, token) = base.acquired(request, former.as_ref(), wall::now())?;
+            let written = self.server.replace(Lane::Other, &object, false).await?;
+            if let Written::Yes(object) = written {
+                self.remember(&request.name, *object);
+                return Ok(Acquired::Won { token, former });
             }
+            replaced = former;
         }
+        unreachable!("the last attempt returns")
     }
 
     /// The released Lease that a watch has just told of, if it may be taken: then it need not be
@@ -149,13 +158,19 @@ impl Kubernetes {
             record.token == request.token && carries(record, request.claim, &request.known)
         };
         let write = |object: LeaseObject| object.renewed(request, wall::now());
-        let step = self.rewrite(&request.name, is_ours, write, Some(request.nonce)).await?;
+        let lane = Lane::of_renewal(request.fresh_connection);
+        let step = self.rewrite(lane, &request.name, is_ours, write, Some(request.nonce)).await?;
         Ok(match step {
             Rewritten::Yes(object) => {
-                self.held().insert(request.name.clone(), *object);
+                self.remember(&request.name, *object);
                 Renewed::Yes
             }
-            Rewritten::Refused(record) => Renewed::Refused(record.map(|record| *record)),
+            Rewritten::Refused(record) => {
+                if !record.as_ref().is_some_and(|record| record.is_of(request.claim)) {
+                    self.forget(&request.name, request.claim);
+                }
+                Renewed::Refused(record.map(|record| *record))
+            }
         })
     }
 
@@ -163,7 +178,7 @@ impl Kubernetes {
         let is_ours = |record: &Record| carries(record, request.claim, &request.known);
         let write = |object: LeaseObject| object.released(wall::now());
         // A release writes no nonce by which it could be found.
-        let step = self.rewrite(&request.name, is_ours, write, None).await?;
+        let step = self.rewrite(Lane::Renewal, &request.name, is_ours, write, None).await?;
         self.forget(&request.name, request.claim);
         Ok(match step {
             Rewritten::Yes(_) => Released::Yes,
@@ -172,10 +187,11 @@ impl Kubernetes {
     }
 
     /// Replaces a Lease that is ours: first the one that we wrote last; if we remember none, or
-    /// after a conflict, once, the one that is there, if that is ours. `written` is the nonce by
-    /// which an own write is known that was applied in spite of a conflict.
+    /// after a conflict, the one that is there, if that is ours. `written` is the nonce by which an
+    /// own write is known that was applied in spite of a conflict.
     async fn rewrite(
         &self,
+        mut lane: Lane,
         name: &LeaseName,
         is_ours: impl Fn(&Record) -> bool,
         write: impl Fn(LeaseObject) -> Result<LeaseObject, StoreError>,
@@ -185,11 +201,13 @@ impl Kubernetes {
         if !record_of(remembered.as_ref())?.as_ref().is_some_and(&is_ours) {
             remembered = None;
         }
-        for attempt in 0.. {
+        for _ in 0..WRITES_MAX {
             let object = match remembered.take() {
                 Some(object) => object,
                 None => {
-                    let Some(object) = self.server.get(name).await? else {
+                    let read = self.server.get(lane, name).await?;
+                    lane = lane.go_on();
+                    let Some(object) = read else {
                         return Ok(Rewritten::Refused(None));
                     };
                     match object.record()? {
@@ -201,27 +219,41 @@ impl Kubernetes {
                     }
                 }
             };
-            if attempt == WRITES_MAX {
-                break;
-            }
-            if let Written::Yes(object) = self.server.replace(&write(object)?, false).await? {
+            let replaced = self.server.replace(lane, &write(object)?, false).await?;
+            lane = lane.go_on();
+            if let Written::Yes(object) = replaced {
                 return Ok(Rewritten::Yes(object));
             }
         }
-        let text = format!("the Lease {name} changes faster than it can be written");
-        Err(StoreError::unavailable(text))
+        Err(restless(name))
     }
 
     /// Asks the server to do everything but to keep it.
     async fn try_dry_run(&self, name: &LeaseName) -> Result<(), StoreError> {
         let unheld = LeaseObject::unheld(name);
-        let object = self.server.get(name).await?;
+        let object = self.server.get(Lane::Other, name).await?;
         record_of(object.as_ref())?;
         // That it exists, or has changed since it was read, is an answer to somebody who may write.
         self.server.create(&unheld, true).await?;
         // A dry-run replacement of an absent Lease would create it, and needs `update` for that.
-        self.server.replace(object.as_ref().unwrap_or(&unheld), true).await?;
+        let object = object.as_ref().unwrap_or(&unheld);
+        self.server.replace(Lane::Other, object, true).await?;
         Ok(())
+    }
+
+    /// Remembers what we wrote last: of two answers to renewals that were under way at once, the
+    /// later write counts, not the later answer.
+    fn remember(&self, name: &LeaseName, object: LeaseObject) {
+        let mut held = self.held();
+        let is_newer = |former: &LeaseObject| match (former.revision(), object.revision()) {
+            (Ok(former_revision), Ok(revision)) => {
+                former.metadata.uid != object.metadata.uid || former_revision < revision
+            }
+            _ => true,
+        };
+        if held.get(name).is_none_or(is_newer) {
+            held.insert(name.clone(), object);
+        }
     }
 
     fn forget(&self, name: &LeaseName, claim: Nonce) {
@@ -274,6 +306,10 @@ impl Backend for Kubernetes {
         Box::pin(async move { self.reader.read(&names).await })
     }
 
+    fn list(&self) -> Option<Boxed<'_, Result<Vec<LeaseName>, StoreError>>> {
+        Some(Box::pin(self.reader.names()))
+    }
+
     fn watch(&self, name: &LeaseName) -> Option<Box<dyn Watch>> {
         Some(self.watches.watch(name))
     }
@@ -291,6 +327,10 @@ impl fmt::Debug for Kubernetes {
 
 fn record_of(object: Option<&LeaseObject>) -> Result<Option<Record>, StoreError> {
     object.map_or(Ok(None), LeaseObject::record)
+}
+
+fn restless(name: &LeaseName) -> StoreError {
+    StoreError::unavailable(format!("the Lease {name} changes faster than it can be written"))
 }
 
 fn nonce_of(record: &Record) -> Option<Nonce> {
@@ -332,8 +372,9 @@ fn target(url: &str) -> Result<Target, OpenError> {
     Ok(target)
 }
 
-/// How often a Lease that is ours is written before its holder is told to try again.
-const WRITES_MAX: u32 = 2;
+/// How often a Lease that others write at the same time is written before whoever asked is told to
+/// try again.
+const WRITES_MAX: u32 = 4;
 
 #[cfg(test)]
 mod tests {

@@ -70,10 +70,6 @@ struct Inscription {
     session: Option<SessionRef>,
 }
 
-/// Who holds, as far as a waiter must know: when this changes, the lease may be free or has changed
-/// hands. `None`: nobody.
-pub(super) type Hands = Option<(String, i32)>;
-
 impl LeaseObject {
     /// A Lease that nobody has held yet. It counts as absent: its only purpose is to have a
     /// `resourceVersion`, which becomes the first term.
@@ -112,7 +108,7 @@ impl LeaseObject {
         let (identity, transitions) = (self.identity(), self.transitions());
         let seconds = self.spec.lease_duration_seconds;
         let mut record = Record {
-            version: self.version()?,
+            version: self.version(inscription.as_ref())?,
             token: Token::new(u64::try_from(transitions).unwrap_or(0), 0),
             holder: (!identity.is_empty()).then(|| foreign(identity)),
             ttl: seconds.map_or(UNSAID_TTL, whole_seconds),
@@ -151,9 +147,16 @@ impl LeaseObject {
         Ok(Some(record))
     }
 
-    pub(super) fn hands(&self) -> Hands {
-        let identity = self.identity();
-        (!identity.is_empty()).then(|| (identity.to_owned(), self.transitions()))
+    /// Whether Tenure has written it, readable or not, and somebody has held it.
+    pub(super) fn is_ours(&self) -> bool {
+        self.annotation(RECORD).is_some() && self.record().map_or(true, |record| record.is_some())
+    }
+
+    /// The version of what a holder has written, as far as a waiter must know; `None` if nobody
+    /// holds it.
+    pub(super) fn held_version(&self) -> Option<Version> {
+        let readable = || self.version(self.inscription().ok().flatten().as_ref()).ok();
+        (!self.identity().is_empty()).then(readable).flatten()
     }
 
     /// What it becomes when this claim takes it; `former` is its record.
@@ -234,15 +237,28 @@ impl LeaseObject {
         self.spec.lease_transitions.unwrap_or(0)
     }
 
-    fn version(&self) -> Result<Version, StoreError> {
-        match (&self.metadata.uid, &self.metadata.resource_version) {
-            (Some(uid), Some(revision)) => Ok(Version(format!("{uid}/{revision}"))),
-            _ => Err(damaged(self.name(), "has no uid or no resourceVersion")),
-        }
+    /// All that an acquisition, a renewal or a release writes, ours (the nonce) or a foreign
+    /// elector's (the times): it changes with each of them. Not the `resourceVersion`: that changes
+    /// with every label, too, and who watches a dead holder's Lease would begin again.
+    fn version(&self, inscription: Option<&Inscription>) -> Result<Version, StoreError> {
+        let (Some(uid), true) = (&self.metadata.uid, self.is_conditional()) else {
+            return Err(damaged(self.name(), "has no uid or no resourceVersion"));
+        };
+        let time = |time: &Option<String>| time.clone().unwrap_or_default();
+        let nonce = inscription.and_then(|inscription| inscription.nonce);
+        Ok(Version(format!(
+            "{uid}/{}/{}/{}/{}/{}/{}",
+            self.identity(),
+            self.transitions(),
+            self.spec.lease_duration_seconds.unwrap_or(0),
+            time(&self.spec.acquire_time),
+            time(&self.spec.renew_time),
+            nonce.map(|nonce| nonce.to_string()).unwrap_or_default(),
+        )))
     }
 
     /// The `resourceVersion` as the number that it is: it counts all writes to the cluster.
-    fn revision(&self) -> Result<u64, StoreError> {
+    pub(super) fn revision(&self) -> Result<u64, StoreError> {
         let text = self.metadata.resource_version.as_deref().unwrap_or("");
         text.parse().map_err(|_| {
             StoreError::new(

@@ -15,11 +15,12 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use kube::api::{WatchEvent, WatchParams};
 
-use tenure_lease::backend::StoreError;
+use tenure_lease::backend::{LIST_MAX, StoreError};
 use tenure_lease::{LeaseName, Record};
 
 use super::client::Server;
 use super::object::LeaseObject;
+use crate::generations::Lane;
 
 pub(super) struct Reader {
     server: Arc<Server>,
@@ -38,7 +39,7 @@ impl Reader {
     ) -> Result<Vec<Option<Record>>, StoreError> {
         let mut missing: BTreeSet<LeaseName> = names.iter().cloned().collect();
         let mut found = BTreeMap::new();
-        if missing.len() > FEW && !self.one_by_one.load(Ordering::Relaxed) {
+        if missing.len() > FEW {
             for object in self.list().await?.into_iter().flatten() {
                 // What is not a name of ours is nobody's that we asked for.
                 let Ok(name) = LeaseName::new(object.name()) else { continue };
@@ -49,7 +50,7 @@ impl Reader {
         }
         // Absence is worth a second look: a holder that reads it stops.
         let reading = missing.into_iter().map(|name| async move {
-            let object = self.server.get(&name).await?;
+            let object = self.server.get(Lane::Other, &name).await?;
             let record = object.as_ref().map_or(Ok(None), LeaseObject::record)?;
             Ok::<_, StoreError>((name, record))
         });
@@ -58,8 +59,36 @@ impl Reader {
         Ok(names.iter().map(|name| found.get(name).cloned().flatten()).collect())
     }
 
+    /// The names of the Leases that Tenure has written. A server that does not tell them by a watch
+    /// may list them.
+    pub(super) async fn names(&self) -> Result<Vec<LeaseName>, StoreError> {
+        let name = |object: &LeaseObject| {
+            let name = LeaseName::new(object.name()).ok();
+            name.filter(|_| object.is_ours())
+        };
+        let mut names = BTreeSet::new();
+        if let Some(objects) = self.list().await? {
+            names.extend(objects.iter().filter_map(name));
+        } else {
+            let mut begin = None;
+            loop {
+                let (objects, next) = self.server.page(begin.as_deref()).await?;
+                names.extend(objects.iter().filter_map(name));
+                // Pages come in the order of names.
+                if next.is_none() || names.len() >= LIST_MAX {
+                    break;
+                }
+                begin = next;
+            }
+        }
+        Ok(names.into_iter().take(LIST_MAX).collect())
+    }
+
     /// All Leases of the namespace; `None` if the server does not list this way.
     async fn list(&self) -> Result<Option<Vec<LeaseObject>>, StoreError> {
+        if self.one_by_one.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
         let mut events = match self.server.watch(&WatchParams::streaming_lists(), None).await {
             Ok(events) => events,
             Err(refusal) if matches!(refusal.code, 400 | 403 | 404 | 405 | 422) => {

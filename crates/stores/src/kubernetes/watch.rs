@@ -1,4 +1,4 @@
-//! Waiting for a change of hands.
+//! Waiting for a change of what a holder has written.
 //!
 //! A *feed* is a watch that never ends: it follows one Lease, or all of a namespace, resumes after
 //! the last version that it has heard of (bookmarks keep that fresh), begins anew when the server
@@ -19,10 +19,11 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use tenure_lease::backend::{Boxed, Watch};
+use tenure_lease::record::Version;
 use tenure_lease::{LeaseName, Nonce};
 
 use super::client::{Events, Server};
-use super::object::{Hands, LeaseObject};
+use super::object::LeaseObject;
 
 /// The watches of a store.
 pub(super) struct Watches {
@@ -38,7 +39,8 @@ pub(super) struct Watches {
 #[derive(Default)]
 struct Shared {
     waiters: BTreeMap<String, Vec<(u64, Arc<Notify>)>>,
-    seen: BTreeMap<String, Hands>,
+    /// What was last heard of the Leases that somebody waits for.
+    seen: BTreeMap<String, Option<Version>>,
     task: Option<AbortHandle>,
     established: bool,
     last_id: u64,
@@ -81,10 +83,10 @@ impl Watches {
         while let Some(sign) = feed.next().await {
             match sign {
                 Sign::Established => self.shared().established(),
-                Sign::Lease { name, hands, freed } => {
+                Sign::Lease { name, held, freed } => {
                     if self.shared().waiters.contains_key(&name) {
                         self.hear(&name, freed);
-                        self.shared().tell(name, hands);
+                        self.shared().tell(name, held);
                     }
                 }
             }
@@ -110,10 +112,10 @@ impl Shared {
         }
     }
 
-    fn tell(&mut self, name: String, hands: Hands) {
+    fn tell(&mut self, name: String, held: Option<Version>) {
         let Some(waiters) = self.waiters.get(&name) else { return };
-        let before = self.seen.insert(name, hands.clone());
-        if is_news(before.as_ref(), &hands) {
+        let before = self.seen.insert(name, held.clone());
+        if is_news(before.as_ref(), held.as_ref()) {
             for (_, waiter) in waiters {
                 waiter.notify_one();
             }
@@ -126,7 +128,8 @@ struct Single {
     watches: Arc<Watches>,
     name: String,
     feed: Pin<Box<dyn Stream<Item = Sign> + Send>>,
-    seen: Option<Hands>,
+    /// What was last heard of the Lease.
+    seen: Option<Option<Version>>,
 }
 
 impl Watch for Single {
@@ -136,10 +139,10 @@ impl Watch for Single {
             while let Some(sign) = self.feed.next().await {
                 match sign {
                     Sign::Established => return,
-                    Sign::Lease { name, hands, freed } => {
-                        let news = is_news(self.seen.as_ref(), &hands);
+                    Sign::Lease { name, held, freed } => {
+                        let news = is_news(self.seen.as_ref(), held.as_ref());
                         self.watches.hear(&name, freed);
-                        self.seen = Some(hands);
+                        self.seen = Some(held);
                         if news {
                             return;
                         }
@@ -213,11 +216,12 @@ impl Drop for Waiter {
     }
 }
 
-/// Whether a waiter should look: not at each renewal, nor at the first sight of a holder.
-fn is_news(before: Option<&Hands>, now: &Hands) -> bool {
+/// Whether a waiter should look: at each renewal, since it counts the ttl from the last one that it
+/// has seen, but not at the first sight of a holder, nor at labels.
+fn is_news(before: Option<&Option<Version>>, now: Option<&Version>) -> bool {
     match before {
         None => now.is_none(),
-        Some(before) => before != now,
+        Some(before) => before.as_ref() != now,
     }
 }
 
@@ -225,8 +229,8 @@ fn is_news(before: Option<&Hands>, now: &Hands) -> bool {
 enum Sign {
     /// It stands, again perhaps: something may have been missed before.
     Established,
-    /// Who holds a Lease now; the Lease itself, if nobody does and it is there.
-    Lease { name: String, hands: Hands, freed: Option<Box<LeaseObject>> },
+    /// What the holder of a Lease has written; the Lease itself, if there is none and it is there.
+    Lease { name: String, held: Option<Version>, freed: Option<Box<LeaseObject>> },
 }
 
 struct Feed {
@@ -318,11 +322,11 @@ impl Feed {
                 return None;
             }
         };
-        let hands = if deleted { None } else { object.hands() };
+        let held = if deleted { None } else { object.held_version() };
         let name = object.name().to_owned();
         self.heard(object.metadata.resource_version.clone());
-        let freed = (hands.is_none() && !deleted).then(|| Box::new(object));
-        Some(Sign::Lease { name, hands, freed })
+        let freed = (held.is_none() && !deleted).then(|| Box::new(object));
+        Some(Sign::Lease { name, held, freed })
     }
 
     fn heard(&mut self, version: Option<String>) {
@@ -368,7 +372,7 @@ const GONE: u16 = 410;
 
 #[cfg(test)]
 mod tests {
-    use super::super::client::Target;
+    use super::super::credentials::Target;
     use super::*;
 
     /// A version that the server has forgotten is given up, and the feed goes on.
@@ -394,22 +398,23 @@ mod tests {
         assert!(matches!(second, Sign::Established), "it begins anew");
         assert_eq!(feed.version, None);
         server.create(&LeaseObject::unheld(&name), false).await.unwrap();
-        let Sign::Lease { name: told, hands, freed } = feed.next().await else {
+        let Sign::Lease { name: told, held, freed } = feed.next().await else {
             panic!("it ended once more")
         };
-        assert_eq!((told, hands), (name.to_string(), None));
+        assert_eq!((told, held), (name.to_string(), None));
         assert!(freed.is_some());
         assert!(feed.version.is_some());
     }
 
     #[test]
-    fn renewals_are_no_news() {
-        let a = Some(("a".to_owned(), 1));
-        let again = Some(("a".to_owned(), 2));
-        assert!(!is_news(None, &a), "whoever asks has seen the holder already");
-        assert!(is_news(None, &None), "it may have been freed since");
-        assert!(!is_news(Some(&a), &a));
-        assert!(is_news(Some(&a), &again) && is_news(Some(&a), &None) && is_news(Some(&None), &a));
+    fn renewals_are_news_and_the_first_sight_is_none() {
+        let [first, renewed] = ["1", "2"].map(|version| Version(version.to_owned()));
+        let (held, free) = (Some(first.clone()), None);
+        assert!(!is_news(None, Some(&first)), "whoever asks has seen the holder already");
+        assert!(is_news(None, None), "it may have been freed since");
+        assert!(!is_news(Some(&held), Some(&first)));
+        assert!(is_news(Some(&held), Some(&renewed)));
+        assert!(is_news(Some(&held), None) && is_news(Some(&free), Some(&first)));
     }
 
     #[test]

@@ -1,16 +1,20 @@
 //! The API server of the tests, and what its operators do with it.
 #![allow(dead_code)] // Not every test needs all of it.
+#![allow(clippy::disallowed_methods)] // Real servers, in real time.
 
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::Duration;
 
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
+use tokio::task::JoinHandle;
 
 use tenure_lease::backend::Boxed;
 use tenure_lease::{LeaseName, Store};
@@ -112,6 +116,49 @@ impl Cluster {
         Api::namespaced_with(client, NAMESPACE, &lease_resource())
     }
 
+    /// Writes labels on the Lease, each this long after the one before, until it is ended.
+    pub(crate) async fn write_labels(&self, name: &str, pause: Duration) -> Labelling {
+        let (leases, name) = (self.leases().await, name.to_owned());
+        let written = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&written);
+        let task = tokio::spawn(async move {
+            loop {
+                let label = count.load(Ordering::Relaxed).to_string();
+                let patch = serde_json::json!({ "metadata": { "labels": { "round": label } } });
+                let patch = Patch::Merge(patch);
+                leases.patch(&name, &PatchParams::default(), &patch).await.expect("labelled");
+                count.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(pause).await;
+            }
+        });
+        Labelling { written, task }
+    }
+
+    /// A credential plugin that takes this long and gives the user's token, for so many seconds.
+    pub(crate) fn plugin(&self, takes: Duration, expires_in_seconds: u32) -> Plugin {
+        static COUNT: AtomicU16 = AtomicU16::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tenure-plugin-{}-{count}", std::process::id());
+        let script = std::env::temp_dir().join(name);
+        let runs = script.with_extension("runs");
+        let _ = std::fs::remove_file(&runs);
+        let text = format!(
+            "echo >>{}
+sleep {}
+expires=$(date -u -d '+{expires_in_seconds} seconds' +%Y-%m-%dT%H:%M:%SZ)
+cat <<END
+{{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",
+ \"status\":{{\"token\":\"{}\",\"expirationTimestamp\":\"$expires\"}}}}
+END
+",
+            runs.display(),
+            takes.as_secs_f64(),
+            self.token()
+        );
+        std::fs::write(&script, text).expect("a temporary file");
+        Plugin { script, runs }
+    }
+
     /// The user's bearer token.
     pub(crate) fn token(&self) -> String {
         let config = std::fs::read_to_string(&self.user).expect("the kubeconfig is readable");
@@ -145,6 +192,45 @@ impl Cluster {
         let status = tokio::task::spawn_blocking(move || command.status()).await;
         let status = status.expect("it does not panic").expect("scripts/servers runs");
         assert!(status.success(), "servers {arguments:?}");
+    }
+}
+
+/// Somebody who writes labels.
+pub(crate) struct Labelling {
+    written: Arc<AtomicU32>,
+    task: JoinHandle<()>,
+}
+
+impl Labelling {
+    /// Ends it; how many were written.
+    pub(crate) fn end(self) -> u32 {
+        assert!(!self.task.is_finished(), "it could not write labels");
+        self.task.abort();
+        self.written.load(Ordering::Relaxed)
+    }
+}
+
+/// A credential plugin of a kubeconfig.
+pub(crate) struct Plugin {
+    script: PathBuf,
+    runs: PathBuf,
+}
+
+impl Plugin {
+    /// A store whose kubeconfig names the plugin.
+    pub(crate) async fn store(&self, cluster: &Cluster) -> Store {
+        let token = format!("token: {}", cluster.token());
+        let exec = format!(
+            "exec: {{apiVersion: client.authentication.k8s.io/v1, command: sh, args: [{:?}], \
+             interactiveMode: Never}}",
+            self.script.display().to_string()
+        );
+        cluster.with_config(|config| config.replace(&token, &exec)).await
+    }
+
+    /// How often it was run.
+    pub(crate) fn runs(&self) -> usize {
+        std::fs::read_to_string(&self.runs).map_or(0, |runs| runs.lines().count())
     }
 }
 

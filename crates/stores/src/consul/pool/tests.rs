@@ -11,13 +11,15 @@ use super::*;
 
 /// However many ask at once, and however many of them lose interest.
 #[tokio::test]
-async fn no_more_connections_than_turns() {
+async fn no_more_connections_than_places() {
     let (pool, counts) = serve(After::Keep).await;
     let (mut wanted, mut unwanted) = (JoinSet::new(), JoinSet::new());
     for _ in 0..500 {
         for asking in [&mut wanted, &mut unwanted] {
             let pool = Arc::clone(&pool);
-            asking.spawn(async move { pool.send(get("/")).await.map(|reply| reply.status) });
+            asking.spawn(async move {
+                pool.send(Lane::Other, get("/")).await.map(|reply| reply.status)
+            });
         }
     }
     // In the middle of it: some of both have an answer, some a connection, some wait.
@@ -28,25 +30,72 @@ async fn no_more_connections_than_turns() {
     while let Some(answer) = wanted.join_next().await {
         assert_eq!(answer.unwrap(), Ok(StatusCode::OK));
     }
-    assert_eq!(counts.open_max.load(Ordering::SeqCst), CONNECTIONS_MAX);
-    assert_eq!(counts.open.load(Ordering::SeqCst), CONNECTIONS_MAX, "they are kept");
+    assert_eq!(counts.open_max.load(Ordering::SeqCst), PLACES.others);
+    assert_eq!(counts.open.load(Ordering::SeqCst), PLACES.others, "they are kept");
 }
 
-/// A server that hangs takes no turn away for ever.
+/// A server that hangs takes no place away for ever.
 #[tokio::test]
-async fn turns_come_back() {
+async fn places_come_back() {
     let (pool, counts) = serve(After::Keep).await;
     let mut hanging = JoinSet::new();
-    for _ in 0..CONNECTIONS_MAX {
+    for _ in 0..PLACES.others {
         let pool = Arc::clone(&pool);
-        hanging.spawn(async move { drop(pool.send(get("/never")).await) });
+        hanging.spawn(async move { drop(pool.send(Lane::Other, get("/never")).await) });
     }
-    while counts.open.load(Ordering::SeqCst) < CONNECTIONS_MAX {
+    while counts.open.load(Ordering::SeqCst) < PLACES.others {
         tokio::task::yield_now().await;
     }
     hanging.abort_all();
-    let reply = tokio::time::timeout(GRACE * 10, pool.send(get("/"))).await.unwrap();
+    let reply = tokio::time::timeout(GRACE * 10, pool.send(Lane::Other, get("/"))).await.unwrap();
     assert_eq!(reply.unwrap().body, "ok");
+}
+
+/// Renewals have connections of their own, and one that may hang is followed by another one on a
+/// connection that everybody uses from then on.
+#[tokio::test]
+async fn renewals_come_first() {
+    let (pool, counts) = serve(After::Keep).await;
+    assert_eq!(pool.send(Lane::Other, get("/")).await.unwrap().body, "ok");
+    let mut hanging = JoinSet::new();
+    for _ in 0..PLACES.others {
+        let pool = Arc::clone(&pool);
+        hanging.spawn(async move { drop(pool.send(Lane::Other, get("/never")).await) });
+    }
+    for _ in 0..PLACES.renewals - 1 {
+        let pool = Arc::clone(&pool);
+        hanging.spawn(async move { drop(pool.send(Lane::Renewal, get("/never")).await) });
+    }
+    while counts.open.load(Ordering::SeqCst) < PLACES.others + PLACES.renewals - 1 {
+        tokio::task::yield_now().await;
+    }
+    let soon = Duration::from_secs(1);
+    let renewed = tokio::time::timeout(soon, pool.send(Lane::Renewal, get("/"))).await;
+    assert_eq!(renewed.expect("a place").unwrap().body, "ok");
+    // What was opened a moment ago would count as fresh.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let fresh = tokio::time::timeout(soon, pool.send(Lane::FreshRenewal, get("/"))).await;
+    assert_eq!(fresh.expect("a connection").unwrap().body, "ok");
+    // Nobody waits for what hangs.
+    let other = tokio::time::timeout(soon, pool.send(Lane::Other, get("/"))).await;
+    assert_eq!(other.expect("a place").unwrap().body, "ok");
+}
+
+/// However many connections have gone silent, one time-out is all that they cost.
+#[tokio::test]
+async fn silent_connections_cost_one_time_out() {
+    let (pool, counts) = serve(After::Freeze).await;
+    let mut burst = JoinSet::new();
+    for _ in 0..20 {
+        let pool = Arc::clone(&pool);
+        burst.spawn(async move { pool.send(Lane::Other, get("/")).await.map(drop) });
+    }
+    assert!(burst.join_all().await.iter().all(Result::is_ok));
+    assert!(counts.open.load(Ordering::SeqCst) >= 2, "idle ones besides the one that is used next");
+    let late = tokio::time::timeout(Duration::from_millis(200), pool.send(Lane::Other, get("/")));
+    assert!(late.await.is_err(), "it is silent");
+    let next = tokio::time::timeout(Duration::from_secs(1), pool.send(Lane::Other, get("/")));
+    assert_eq!(next.await.expect("a new connection").unwrap().body, "ok");
 }
 
 /// A connection that the server has closed is not used, and one that it closes is no error.
@@ -54,7 +103,7 @@ async fn turns_come_back() {
 async fn closed_connections_are_replaced() {
     let (pool, counts) = serve(After::Close).await;
     for _ in 0..20 {
-        assert_eq!(pool.send(get("/")).await.unwrap().body, "ok");
+        assert_eq!(pool.send(Lane::Other, get("/")).await.unwrap().body, "ok");
         while counts.open.load(Ordering::SeqCst) > 0 {
             tokio::task::yield_now().await;
         }
@@ -73,6 +122,8 @@ struct Counts {
 enum After {
     Keep,
     Close,
+    /// Answers no further request, and says nothing of it.
+    Freeze,
 }
 
 /// A server that answers each request after a while, and a pool for it.
@@ -92,7 +143,7 @@ async fn serve(after: After) -> (Arc<Pool>, Arc<Counts>) {
             });
         }
     });
-    (Pool::new(http::connector(&Trust::Nothing, None).unwrap(), server), counts)
+    (Arc::new(Pool::new(http::connector(&Trust::Nothing, None).unwrap(), server)), counts)
 }
 
 async fn answer(mut socket: TcpStream, after: After) {
@@ -103,8 +154,10 @@ async fn answer(mut socket: TcpStream, after: After) {
         }
         tokio::time::sleep(Duration::from_millis(3)).await;
         socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
-        if matches!(after, After::Close) {
-            return;
+        match after {
+            After::Keep => {}
+            After::Close => return,
+            After::Freeze => std::future::pending().await,
         }
     }
 }

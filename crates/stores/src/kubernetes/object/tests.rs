@@ -71,7 +71,53 @@ fn an_acquired_lease_reads_as_others_read_it() {
     assert!(record.is_of(Nonce::from_bits(7)));
     assert_eq!(record.owner(), Some(&request("a").owner));
     assert_eq!((record.ttl, record.note.as_slice()), (Duration::from_secs(15), &b"note"[..]));
-    assert_eq!(record.version, Version("u/500".to_owned()));
+}
+
+/// What is not the holder's leaves the version as it is; a renewal changes it, and so do a release,
+/// a takeover and whatever a foreign elector writes.
+#[test]
+fn the_version_is_of_what_holders_write() {
+    let held = held();
+    let version = record(&held).version;
+    let mut labelled = held.clone();
+    labelled.metadata.resource_version = Some("501".to_owned());
+    labelled.metadata.labels = Some([("team".to_owned(), "shop".to_owned())].into());
+    labelled.annotations().insert("other".to_owned(), "1".to_owned());
+    assert_eq!(
+        (&record(&labelled).version, labelled.held_version().as_ref()),
+        (&version, Some(&version))
+    );
+    let renew = Renew {
+        name: LeaseName::new("cron").unwrap(),
+        claim: Nonce::from_bits(7),
+        token: Token::new(500, 0),
+        known: vec![Nonce::from_bits(7)],
+        nonce: Nonce::from_bits(8),
+        ttl: Duration::from_secs(15),
+        note: None,
+        fresh_connection: false,
+    };
+    // At the very same moment of the wall clock.
+    let renewed = held.clone().renewed(&renew, "t".to_owned()).unwrap();
+    let released = held.clone().released("t".to_owned()).unwrap();
+    let foreign = taken(held, "elector_6f1c", 15, 2);
+    let mut foreign_renewed = foreign.clone();
+    foreign_renewed.spec.renew_time = Some("u".to_owned());
+    let versions = [&renewed, &released, &foreign, &foreign_renewed].map(|it| record(it).version);
+    for (index, one) in versions.iter().enumerate() {
+        assert!(*one != version && !versions[..index].contains(one), "{one:?}");
+    }
+    assert_eq!(released.held_version(), None);
+}
+
+#[test]
+fn what_tenure_wrote_is_told_from_the_rest() {
+    let shell = LeaseObject::unheld(&LeaseName::new("cron").unwrap());
+    let shell = object(serde_json::to_value(shell).unwrap());
+    let foreign = object(json!({"metadata": {}, "spec": {"holderIdentity": "x"}}));
+    let newer = r#"{"format":99}"#;
+    let newer = object(json!({"metadata": {"annotations": {RECORD: newer}}}));
+    assert_eq!([held(), newer, shell, foreign].map(|it| it.is_ours()), [true, true, false, false]);
 }
 
 #[test]
