@@ -268,7 +268,8 @@ fn a_slow_credential_plugin_is_waited_for() {
         let served = async { while timeout(PATIENCE, store.inspect("plugin")).await.is_err() {} };
         timeout(Duration::from_secs(10), served).await.expect("a new token is had");
         println!("served after {:?}, {} runs", Moment::now().since(begun), plugin.runs());
-        assert!(plugin.runs() <= 3, "run {} times", plugin.runs());
+        // While the new token is made, requests with the old one have `kube` run the plugin, too.
+        assert!(plugin.runs() <= 8, "run {} times", plugin.runs());
     });
 }
 

@@ -90,13 +90,14 @@ impl Login {
             state.take_in(now);
             if let Some(credentials) = state.usable() {
                 if credentials.are_due(now) && now >= state.replace_after {
-                    state.attempt(&self.target, now);
+                    state.replace_after = now + REPLACE_PAUSE;
+                    state.attempt(&self.target);
                 }
                 return Ok(credentials);
             }
             match state.unheard.take() {
                 Some((error, at)) if now.since(at) < UNHEARD_FOR => return Err(error),
-                _ => state.attempt(&self.target, now),
+                _ => state.attempt(&self.target),
             }
         };
         match attempt.wait_for(Option::is_some).await.as_deref() {
@@ -136,7 +137,7 @@ impl LoginState {
     }
 
     /// The attempt that is under way, or a new one.
-    fn attempt(&mut self, target: &Target, now: Moment) -> watch::Receiver<Option<Outcome>> {
+    fn attempt(&mut self, target: &Target) -> watch::Receiver<Option<Outcome>> {
         if let Some(attempt) = &self.attempt {
             return attempt.clone();
         }
@@ -153,7 +154,6 @@ impl LoginState {
             let heard = sender.receiver_count() > 1;
             sender.send_replace(Some(Outcome { made: made.map(Arc::new), heard }));
         });
-        self.replace_after = now + REPLACE_PAUSE;
         self.attempt = Some(attempt.clone());
         attempt
     }
