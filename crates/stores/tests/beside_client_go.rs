@@ -52,7 +52,7 @@ fn outages_beside_client_go() {
         holders.await_all().await;
         let mut outages = Vec::new();
         for _ in 0..rounds() {
-            for length in LENGTHS {
+            for length in lengths() {
                 outages.push(holders.live_through(&cluster, length).await);
             }
         }
@@ -213,7 +213,7 @@ impl Holders {
 fn print_table(outages: &[Outage]) {
     println!("| outage | measured | outages | tenures | lost by Tenure | lost by client-go |");
     println!("|---|---|---|---|---|---|");
-    for length in LENGTHS {
+    for length in lengths() {
         let these: Vec<_> = outages.iter().filter(|outage| outage.length == length).collect();
         let measured = || these.iter().map(|outage| outage.measured);
         let (Some(least), Some(most)) = (measured().min(), measured().max()) else { continue };
@@ -232,6 +232,13 @@ fn random_below(limit: Duration) -> Duration {
     limit.mul_f64((Nonce::random().bits() % 1_000) as f64 / 1_000.0)
 }
 
+/// How long the outages are meant to be: `TENURE_OUTAGES`, in seconds, separated by commas.
+fn lengths() -> Vec<Duration> {
+    let lengths = std::env::var("TENURE_OUTAGES").unwrap_or_else(|_| "2,4,6,7".to_owned());
+    let seconds = |text: &str| text.parse().expect("TENURE_OUTAGES is a list of numbers");
+    lengths.split(',').map(|text| Duration::from_secs(seconds(text))).collect()
+}
+
 /// How many outages of each length.
 fn rounds() -> usize {
     let rounds = std::env::var("TENURE_ROUNDS").unwrap_or_else(|_| "1".to_owned());
@@ -242,12 +249,6 @@ fn rounds() -> usize {
 const LEASES: usize = 10;
 /// Far more than both sides can report before the test looks.
 const EVENTS_MAX: usize = 1_024;
-const LENGTHS: [Duration; 4] = [
-    Duration::from_secs(2),
-    Duration::from_secs(4),
-    Duration::from_secs(6),
-    Duration::from_secs(7),
-];
 /// From the beginning of an outage until each tenure that it ended is lost: client-go gives up 10 s
 /// after it began a renewal, which is at most 2 s after the last one; Tenure gives up earlier.
 const SETTLED_AFTER: Duration = Duration::from_secs(13);
