@@ -5,6 +5,10 @@
 //! and the test counts the tenures that each side lost in that outage. The outage that was measured
 //! counts, not the one that was meant: stopping a server takes its time. `scripts/beside-client-go`
 //! builds client-go's side (`tests/client-go`) and runs this test.
+//!
+//! Each outage meets new holders. A server that continues answers all waiting renewals at once, so
+//! holders that have lived through an outage renew in step ever after, and the next outage would
+//! meet all of them at one phase of their renewals.
 #![cfg(feature = "all-stores")]
 #![allow(clippy::disallowed_methods)] // Real servers, in real time.
 
@@ -12,12 +16,14 @@ mod kubernetes_support;
 mod server;
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use tenure_lease::{Moment, Nonce, Settings, Store};
@@ -37,22 +43,10 @@ fn outages_beside_client_go() {
     };
     let Some((cluster, _turn)) = Cluster::find_alone("outages_beside_client_go") else { return };
     block_on(async {
-        let (sender, events) = channel(EVENTS_MAX);
-        for _ in 0..LEASES {
-            hold(cluster.store().await, sender.clone());
-            // The next one renews at another phase.
-            sleep(Settings::default().renew_interval / LEASES as u32).await;
-        }
-        let mut command = Command::new(&program);
-        command.arg("-kubeconfig").arg(cluster.kubeconfig());
-        command.args(["-leases", &LEASES.to_string(), "-prefix", fresh("client-go").as_str()]);
-        let _client_go = ClientGo::start(command, sender);
-
-        let mut holders = Holders { events, held: BTreeSet::new() };
-        holders.await_all().await;
         let mut outages = Vec::new();
         for _ in 0..rounds() {
             for length in lengths() {
+                let mut holders = Holders::start(&cluster, &program).await;
                 outages.push(holders.live_through(&cluster, length).await);
             }
         }
@@ -81,26 +75,22 @@ struct HolderEvent {
 }
 
 /// Tenure's side: holds one lease, and contends for it again after each loss.
-fn hold(store: Store, events: Sender<HolderEvent>) {
+async fn hold(store: Store, events: Sender<HolderEvent>) {
     let name = fresh("beside").to_string();
     let lease = store.lease(&name);
-    tokio::spawn(async move {
-        let report = async |started| {
-            let (lease, at) = (name.clone(), SystemTime::now());
-            events.send(HolderEvent { side: Side::Tenure, lease, started, at }).await.is_ok()
-        };
-        loop {
-            let tenure = lease.acquire().await.expect("acquired");
-            if !report(true).await {
-                return;
-            }
-            let loss = tenure.lost().await;
-            println!("{name}: {loss}");
-            if !report(false).await {
-                return;
-            }
-        }
-    });
+    let report = async |started| {
+        let (lease, at) = (name.clone(), SystemTime::now());
+        let event = HolderEvent { side: Side::Tenure, lease, started, at };
+        // Nobody listens any more to a holder that is being ended.
+        let _ = events.send(event).await;
+    };
+    loop {
+        let tenure = lease.acquire().await.expect("acquired");
+        report(true).await;
+        let loss = tenure.lost().await;
+        println!("{name}: {loss}");
+        report(false).await;
+    }
 }
 
 /// client-go's side: the program that holds its leases, which ends with the test.
@@ -158,14 +148,34 @@ impl Outage {
     }
 }
 
-/// The leases of both sides.
+/// The leases of both sides. Dropping it ends the holders.
 struct Holders {
+    _tenure: JoinSet<()>,
+    _client_go: ClientGo,
     events: Receiver<HolderEvent>,
     /// The leases that are held now, as far as events have told.
     held: BTreeSet<(Side, String)>,
 }
 
 impl Holders {
+    /// Both sides hold all of their leases, at phases of their renewals that differ.
+    async fn start(cluster: &Cluster, program: &OsStr) -> Self {
+        let (sender, events) = channel(EVENTS_MAX);
+        let mut command = Command::new(program);
+        command.arg("-kubeconfig").arg(cluster.kubeconfig());
+        command.args(["-leases", &LEASES.to_string(), "-prefix", fresh("client-go").as_str()]);
+        let client_go = ClientGo::start(command, sender.clone());
+        let mut tenure = JoinSet::new();
+        for _ in 0..LEASES {
+            tenure.spawn(hold(cluster.store().await, sender.clone()));
+            sleep(Settings::default().renew_interval / LEASES as u32).await;
+        }
+        let held = BTreeSet::new();
+        let mut holders = Self { _tenure: tenure, _client_go: client_go, events, held };
+        holders.await_all().await;
+        holders
+    }
+
     async fn live_through(&mut self, cluster: &Cluster, length: Duration) -> Outage {
         // Outages begin at any phase of the renewals.
         sleep(random_below(Settings::default().renew_interval)).await;
