@@ -96,7 +96,7 @@ go_build() {
   mkdir -p "$caches/tmp"
   export GOMODCACHE=$caches/mod GOCACHE=$caches/build GOTMPDIR=$caches/tmp GOFLAGS=-modcacherw
   export CGO_ENABLED=0
-  cp "$HERE/$name"/go.{mod,sum} "$dir"
+  cp "$HERE/$name"/* "$dir"
   cd "$dir" || return
   for program in "${@:3:$#-3}"; do
     nice -n 10 go build -buildvcs=false -mod=readonly -trimpath -ldflags "-s -w $flags" \

@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods)] // Real servers, in real time.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
@@ -65,6 +65,11 @@ impl Cluster {
             );
         }
         cluster
+    }
+
+    /// Where the configuration is of the user who may only get, create, update and watch leases.
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        &self.user
     }
 
     /// The URL of a namespace, as the user who may only get, create, update and watch leases.
