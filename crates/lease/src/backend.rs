@@ -216,7 +216,9 @@ pub struct Renew {
 pub enum Renewed {
     /// It is prolonged.
     Yes,
-    /// The record is not that tenure's any more; this is what it is now. Final.
+    /// The record was not renewed; this is what it is now. Final, unless it shows the nonce of another
+    /// renewal of this tenure. A store that finds one there and yet cannot renew the record shows it
+    /// without its nonce.
     Refused(Option<Record>),
 }
 

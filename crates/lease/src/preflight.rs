@@ -87,12 +87,19 @@ async fn canary(
     let mut random = Random::new(Nonce::random().bits() as u64);
     // Since when it has stood still.
     let mut seen: Option<(Record, Moment)> = None;
+    let mut refusals = 0;
     for attempt in 1.. {
         let still = seen.as_ref().filter(|(record, at)| Moment::now().since(*at) >= record.ttl);
         let takeover = still.map(|(record, _)| record.version.clone());
         let (claim, sent) = (Nonce::random(), Moment::now());
         let record = match backend.acquire(request(claim, takeover)).await? {
             Acquired::Won { token, .. } => return Ok(Some((claim, token, sent))),
+            // Two processes that create the canary at once may see it half made; not again and again.
+            Acquired::Lost(None) if refusals < REFUSALS_MAX => {
+                refusals += 1;
+                wait_until(Moment::now() + random.backoff(refusals, REFUSAL_PAUSE)).await;
+                continue;
+            }
             Acquired::Lost(None) => return Err(wrong("it refused a lease that nobody holds")),
             Acquired::Lost(Some(record)) => record,
         };
@@ -117,6 +124,8 @@ fn wrong(what: &str) -> StoreError {
     )
 }
 
+const REFUSALS_MAX: u32 = 8;
+const REFUSAL_PAUSE: Duration = Duration::from_millis(200);
 /// Longer than the shortest ttl of any store, and within what a preflight may take.
 const CANARY_PATIENCE: Duration = Duration::from_secs(18);
 

@@ -116,6 +116,10 @@ impl Factory for Azure {
         Box::pin(async { self.store() })
     }
 
+    fn skips(&self) -> &'static [&'static str] {
+        conformance::POLLED
+    }
+
     fn ttl(&self) -> Duration {
         TTL
     }

@@ -135,6 +135,10 @@ impl Factory for Dynamo {
         Box::pin(async { self.store() })
     }
 
+    fn skips(&self) -> &'static [&'static str] {
+        conformance::POLLED
+    }
+
     fn ttl(&self) -> Duration {
         SUITE_TTL
     }

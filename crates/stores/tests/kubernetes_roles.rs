@@ -208,5 +208,5 @@ async fn takes(store: &Store, name: &str) -> bool {
     }
 }
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(120);
 const SOON: Duration = Duration::from_secs(12);

@@ -122,6 +122,14 @@ pub trait Factory: Send + Sync + 'static {
     }
 }
 
+/// What a store that cannot push skips, for [`Factory::skips`].
+pub const POLLED: &[&str] = &[
+    "a_watch_says_when_it_stands",
+    "a_watch_wakes_on_release",
+    "a_watch_wakes_on_deletion",
+    "a_waiter_is_woken",
+];
+
 /// The names of all checks.
 pub fn names() -> Vec<&'static str> {
     checks().map(|check| check.name).collect()

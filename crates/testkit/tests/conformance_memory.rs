@@ -17,6 +17,15 @@ impl Factory for Memory {
         Duration::from_secs(5)
     }
 
+    fn skips(&self) -> &'static [&'static str] {
+        &[
+            "terms_rise_over_a_restart",
+            "a_newer_format_is_left_alone",
+            "a_foreign_holder_is_respected",
+            "silence_is_unknown",
+        ]
+    }
+
     fn delete<'a>(&'a self, name: &'a LeaseName) -> Option<Boxed<'a, ()>> {
         Some(Box::pin(async move { assert!(self.0.delete(name), "{name} is not there") }))
     }

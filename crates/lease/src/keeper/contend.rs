@@ -307,6 +307,7 @@ impl Contender {
                 None
             }
             (FlightKind::TakeSession { .. }, Answer::Acquire(Ok(Acquired::Lost(record)))) => {
+                self.attempted = true;
                 self.session_read(now, record);
                 None
             }
@@ -360,7 +361,7 @@ impl Contender {
         if self.wish.expected.is_some_and(|expected| !expected.matches(record.as_ref())) {
             return Some(Outcome::Unexpected(record));
         }
-        self.sight.see(now, record, &self.settings, |record| {
+        self.sight.see(now, record, self.attempted, &self.settings, |record| {
             // A holder's proof interval is at most its ttl.
             record.ttl.saturating_mul(if record.session().is_some() { 2 } else { 1 })
         });

@@ -10,11 +10,12 @@ use crate::settings::Rule;
 #[allow(clippy::large_enum_variant)] // There are two of them in a contender.
 pub(super) enum Sight {
     Nothing,
-    /// `since`: it has this version since then at the latest; `read`: when it was last read.
     Seen {
         record: Record,
+        /// It has this version since then at the latest.
         since: Moment,
-        read: Moment,
+        /// When the store will have freed it by itself, as far as it has said.
+        frees_at: Moment,
     },
     /// It was there, and is gone: to be waited out.
     Vanished {
@@ -25,20 +26,27 @@ pub(super) enum Sight {
 
 impl Sight {
     /// Takes in what was read. `now` is when the answer came: the record may have been renewed until
-    /// then. `wait` says how long to wait if it has vanished.
+    /// then. `attempted`: it is the answer to an attempt, so the store has not freed it yet. `wait`
+    /// says how long to wait if it has vanished.
     pub(super) fn see(
         &mut self,
         now: Moment,
         record: Option<Record>,
+        attempted: bool,
         settings: &Settings,
         wait: impl Fn(&Record) -> Duration,
     ) {
         match (record, &mut *self) {
-            (Some(new), Self::Seen { record, read, .. }) if new.version == record.version => {
+            (Some(new), Self::Seen { record, frees_at, .. }) if new.version == record.version => {
+                // Some stores know only how long it takes at most: a look must not put that off.
+                let said = freed_by_store(&new, now);
+                *frees_at = if attempted { said } else { said.min(*frees_at) };
                 *record = new;
-                *read = now;
             }
-            (Some(record), _) => *self = Self::Seen { record, since: now, read: now },
+            (Some(record), _) => {
+                let frees_at = freed_by_store(&record, now);
+                *self = Self::Seen { record, since: now, frees_at };
+            }
             (None, Self::Seen { record, .. }) => {
                 *self = Self::vanished(now, wait(record), settings);
             }
@@ -77,10 +85,9 @@ impl Sight {
     /// The held record that the store has said it will have freed by now.
     pub(super) fn store_expired(&self, now: Moment) -> Option<&Record> {
         match self {
-            Self::Seen { record, read, .. } if record.holder.is_some() => match record.expiry {
-                Expiry::ByStore(remaining) if now.since(*read) >= remaining => Some(record),
-                Expiry::ByStore(_) | Expiry::ByObservation => None,
-            },
+            Self::Seen { record, frees_at, .. } if record.holder.is_some() && now >= *frees_at => {
+                Some(record)
+            }
             _ => None,
         }
     }
@@ -103,13 +110,9 @@ impl Sight {
         match self {
             Self::Nothing => now,
             Self::Seen { record, .. } if record.holder.is_none() => now,
-            Self::Seen { record, since, read } => {
-                let watched_out = *since + observe_for(record, settings);
-                match record.expiry {
-                    Expiry::ByStore(remaining) if is_foreign(record) => *read + remaining,
-                    Expiry::ByStore(remaining) => watched_out.min(*read + remaining),
-                    Expiry::ByObservation => watched_out,
-                }
+            Self::Seen { record, frees_at, .. } if is_foreign(record) => *frees_at,
+            Self::Seen { record, since, frees_at } => {
+                (*since + observe_for(record, settings)).min(*frees_at)
             }
             Self::Vanished { since, wait } => *since + *wait,
         }
@@ -120,6 +123,13 @@ impl Sight {
 fn is_foreign(record: &Record) -> bool {
     matches!(record.expiry, Expiry::ByStore(_))
         && record.holder.as_ref().is_some_and(|holder| holder.claim.is_none())
+}
+
+fn freed_by_store(record: &Record, now: Moment) -> Moment {
+    match record.expiry {
+        Expiry::ByStore(remaining) => now + remaining,
+        Expiry::ByObservation => Moment::NEVER,
+    }
 }
 
 fn observe_for(record: &Record, settings: &Settings) -> Duration {

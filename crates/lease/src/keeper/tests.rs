@@ -323,6 +323,31 @@ fn a_foreign_holder_that_the_store_expires_is_never_taken_over_by_observation() 
     }
 }
 
+/// A store that says only how long it takes at most to free a record says the same at every look.
+#[test]
+fn a_record_that_the_store_frees_is_attempted_when_its_time_is_over() {
+    let mut keeper = keeper();
+    let mut record = foreign_record();
+    record.holder.as_mut().unwrap().claim = None;
+    record.expiry = crate::record::Expiry::ByStore(record.ttl);
+    let mut now = seconds(0.0);
+    let (mut flight, mut request) = keeper.poll(now, nonce(1)).unwrap();
+    let mut attempts = Vec::new();
+    while now < seconds(50.0) {
+        let answer = match request {
+            Request::Acquire(_) => {
+                attempts.push(now);
+                Answer::Acquire(Ok(Acquired::Lost(Some(record.clone()))))
+            }
+            _ => Answer::Read(Ok(vec![Some(record.clone())])),
+        };
+        keeper.answer(now, flight, answer);
+        now = keeper.next_at();
+        (flight, request) = keeper.poll(now, nonce(2)).unwrap();
+    }
+    assert_eq!(attempts, [0.0, 20.0, 40.0].map(seconds));
+}
+
 /// What is given back while the lease is held, a session that was taken over for it, is answered
 /// after the loss: the keeper must come to its end all the same.
 #[test]

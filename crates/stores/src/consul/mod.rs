@@ -344,15 +344,16 @@ impl Backend for ConsulStore {
     }
 }
 
-/// The record of a holder whose lock is gone. If its session was ended, nobody holds it now.
+/// The record of a holder whose lock is gone. If its session was ended, nobody holds it now;
+/// otherwise somebody wrote the key, and its nonce proves nothing.
 fn unlocked(seen: &Seen) -> Option<Record> {
-    let mut record = seen.record();
-    if seen.entry.session.is_empty()
-        && let Some(record) = &mut record
-    {
+    let mut record = seen.record()?;
+    if seen.entry.session.is_empty() {
         record.holder = None;
+    } else if let Some(holder) = &mut record.holder {
+        holder.nonce = None;
     }
-    record
+    Some(record)
 }
 
 fn restless(name: &LeaseName) -> StoreError {

@@ -113,7 +113,8 @@ impl Contender {
             let wait = attached_for.max(self.settings.ttl);
             session.sight = Sight::vanished(now, wait, &self.settings);
         } else {
-            session.sight.see(now, record, &self.settings, |record| record.ttl);
+            let attempted = self.attempted;
+            session.sight.see(now, record, attempted, &self.settings, |record| record.ttl);
         }
         self.schedule(now);
     }

@@ -179,7 +179,7 @@ fn races_that_were_lost_make_the_next_ones_calmer() {
     for _ in 0..6 {
         attempts.push(herd.freed(now).0);
         let (_, winner) = herd.winner.expect("somebody holds it");
-        now = now + Duration::from_secs(1);
+        now += Duration::from_secs(1);
         herd.keepers[winner].ended(now);
         herd.attend(now, winner);
         herd.run_until(now + LATENCY);
