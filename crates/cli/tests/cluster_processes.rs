@@ -181,6 +181,8 @@ fn a_second_signal_ends_a_node_at_once() {
     until("it to leave", SOON, || {
         (nodes.logged(1, "leaving; again to end at once") > 0).then_some(())
     });
+    // What comes right behind the first one is taken for the same one.
+    std::thread::sleep(Duration::from_millis(300));
     nodes.process(1).signal(libc::SIGTERM);
     assert_eq!(nodes.end(1, Duration::from_secs(5)), 143);
     // And the next one is not kept out by what it left behind.

@@ -3,7 +3,8 @@
 //! Each outage meets twenty leases of twenty clients, each at another phase of its renewals, four of
 //! them attached to a session. The outage that was measured counts, not the one that was meant:
 //! starting and stopping servers takes its time. `TENURE_BLINKS=all` runs every length; without it,
-//! those of three seconds at most.
+//! those of three seconds at most. `TENURE_ATTACHED=10000` attaches that many leases to one session
+//! instead, while two processes keep both cores busy: renewals come first, so the session lives.
 #![cfg(feature = "all-stores")]
 #![allow(clippy::disallowed_methods)] // Real servers, real time.
 
@@ -11,10 +12,11 @@
 mod gate;
 mod server;
 
+use std::task::Poll;
 use std::time::Duration;
 
 use tenure_lease::backend::Boxed;
-use tenure_lease::{Moment, Nonce, Session, Settings, Store, Tenure};
+use tenure_lease::{LeaseError, Moment, Nonce, Session, Settings, Store, Tenure};
 use tenure_stores::azure_blob::AzureBlobStore;
 use tenure_stores::dynamodb::DynamoStore;
 use tenure_testkit::conformance::block_on;
@@ -53,6 +55,9 @@ struct Blinking {
 impl Blinking {
     fn run(self) {
         let _turn = Turn::alone();
+        if let Ok(count) = std::env::var("TENURE_ATTACHED") {
+            return block_on(self.attach_many(count.parse().expect("a number of leases")));
+        }
         block_on(async {
             let mut unexpected = Vec::new();
             for ttl in self.ttls().await {
@@ -66,6 +71,33 @@ impl Blinking {
             }
             assert!(unexpected.is_empty(), "{}: {unexpected:#?}", self.name);
         });
+    }
+
+    /// Attaches many leases to one session on a busy machine.
+    async fn attach_many(&self, count: usize) {
+        let burners = [(); 2].map(|()| Burner::start());
+        let store = (self.open)(&self.servers).await;
+        let session = store.lease(fresh("many").as_str()).session().await.expect("a session");
+        let begun = Moment::now();
+        let names: Vec<_> = (0..count).map(|number| fresh(&format!("many-{number}"))).collect();
+        let mut attached = Vec::new();
+        // Two thousand callers at once, for whom the session asks for a few at a time.
+        for some in names.chunks(2_000) {
+            let all = futures_of(some.iter().map(|name| session.lease(name.as_str()).acquire()));
+            attached.extend(tokio::select! {
+                tenures = all => tenures,
+                loss = session.tenure().lost() => panic!("{}: the session: {loss}", self.name),
+            });
+        }
+        let took = Moment::now().since(begun);
+        tokio::select! {
+            loss = session.tenure().lost() => panic!("{}: the session: {loss}", self.name),
+            () = tokio::time::sleep(DEFAULT * 2) => {}
+        }
+        let held = attached.iter().filter(|tenure| tenure.is_held()).count();
+        println!("{}: {held} of {count} attached in {took:.1?}, held for 30 s more", self.name);
+        assert_eq!(held, count);
+        drop(burners);
     }
 
     /// The default, and a shorter one where the store keeps it.
@@ -201,6 +233,43 @@ impl Held {
         }
         lost
     }
+}
+
+/// A process that computes until it is dropped.
+struct Burner(std::process::Child);
+
+impl Burner {
+    fn start() -> Self {
+        let child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
+        Self(child.expect("a shell"))
+    }
+}
+
+impl Drop for Burner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What all of them come to.
+async fn futures_of(
+    acquisitions: impl Iterator<Item = impl Future<Output = Result<Tenure, LeaseError>>>,
+) -> Vec<Tenure> {
+    let mut tenures = Vec::new();
+    let mut waiting: Vec<_> = acquisitions.map(Box::pin).collect();
+    std::future::poll_fn(|context| {
+        waiting.retain_mut(|acquisition| match acquisition.as_mut().poll(context) {
+            Poll::Ready(tenure) => {
+                tenures.push(tenure.expect("attached"));
+                false
+            }
+            Poll::Pending => true,
+        });
+        if waiting.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    tenures
 }
 
 async fn control(command: &str, servers: &[&str]) {

@@ -10,8 +10,8 @@
 //! stopped, and a watchdog sees to it.
 //!
 //! **Refused is final, unanswered is not.** A refusal ends the tenure at once, unless it shows one of
-//! our own renewals. A renewal without an answer is [hedged](renewals): until the deadline, others
-//! follow it while it is still under way.
+//! our own renewals. A renewal without an answer is *hedged*: until the deadline, others follow it
+//! while it is still under way.
 
 mod contend;
 mod holding;
