@@ -8,14 +8,14 @@ use tenure_testkit::sim::sharding::{Plan, run};
 /// Every rule, and the first seed at which its absence was found.
 const RULES: [(Rule, u64); 10] = [
     (Rule::UnreportedIsTaken, 1),
-    (Rule::WholeRosterFirst, 1_044),
-    (Rule::TokensMustBeAbove, 122),
+    (Rule::WholeRosterFirst, 569),
+    (Rule::TokensMustBeAbove, 23),
     (Rule::OnlySessionsFree, 0),
-    (Rule::AnswersNameTheAllocation, 507),
+    (Rule::AnswersNameTheAllocation, 96),
     (Rule::FenceWithTheShardsToken, 0),
     (Rule::OnlyWithTheLease, 0),
     (Rule::DirectivesNameTheSession, 35),
-    (Rule::RosterBeforeDirective, 368),
+    (Rule::RosterBeforeDirective, 24),
     (Rule::OnlyTheRegisteredIsObeyed, 18),
 ];
 
