@@ -87,11 +87,12 @@ fn killed_by_the_command_s_name_nothing_of_it_is_left_when_another_starts() {
     });
 }
 
-/// `kill -9 %1` in a shell: the guardian is in another process group.
+/// `kill -9 %1` in a shell: all of them are in one process group.
 #[test]
 #[allow(unsafe_code)]
-fn killed_with_its_process_group_nothing_of_the_command_is_left_when_another_starts() {
-    rounds_of("kill-group", &QUICK, |holder| {
+fn killed_with_its_process_group_the_command_ends_before_another_starts() {
+    let job = format!("{PROBE} while :; do sleep 0.05; done");
+    rounds_of_job("kill-group", &QUICK, &job, rounds(), |holder| {
         let group = holder.pid();
         // SAFETY: takes two numbers; the group is that of a process that the test started.
         unsafe { libc::kill(-group, libc::SIGKILL) };

@@ -9,11 +9,16 @@
 //! * inherits every orphan of the command's descendants, and ends only when none of them is left;
 //! * holds the lifeline that the store gave, if it gave one, and hands it to the command: the lease is
 //!   free only when this process and every process that inherited the lifeline have ended;
-//! * is in no list of those who are killed by name or by group: it has a name of its own, the command
-//!   is not among its arguments, and it is a process group of its own. So `pkill -9 tenure`,
-//!   `pkill -9 -f` with the command's name and a shell's `kill -9 %1` leave it to do its work;
+//! * is in no list of those who are killed by name: it has a name of its own, and the command is not
+//!   among its arguments. So `pkill -9 tenure` and `pkill -9 -f` with the command's name leave it to do
+//!   its work;
 //! * has a kernel timer of its own, which kills it at the second deadline in case it is stopped
 //!   itself. The command dies with it, and `tenure`, which inherits the orphans then, ends them.
+//!
+//! It stays in the process group of `tenure` and the command. With a group of its own it would survive a
+//! shell's `kill -9 %1`; but then the command has a parent in another group of its session, and when it
+//! exits, the kernel sends SIGHUP to the whole group of `tenure` if that is orphaned (a service, a CI
+//! job) and anything in it is stopped.
 //!
 //! If this process and `tenure` are killed in the same moment all the same, the kernel kills the command
 //! (`PR_SET_PDEATHSIG`), and nobody is left to end what the command had started. The lifeline is why
@@ -118,7 +123,6 @@ impl Guardian {
         sys::block_signals()?;
         sys::set_name(c"lease-guardian");
         sys::become_subreaper()?;
-        let group = sys::leave_process_group()?;
         let lifeline = args.lifeline.map(sys::adopt).transpose()?;
         let mut control = UnixStream::from(sys::adopt(args.control)?);
         sys::signal_at_parents_death(PARENT_DIED)?;
@@ -144,10 +148,6 @@ impl Guardian {
         };
         let mut command = Command::new(program);
         command.args(arguments);
-        // The terminal's keys are for the command, so it stays in the group of `tenure`.
-        if let Some(group) = group {
-            command.process_group(group);
-        }
         sys::tie_to_us(&mut command);
         sys::inherit(&mut command, lifeline.iter().map(AsRawFd::as_raw_fd).collect());
         let command = match command.spawn() {

@@ -68,20 +68,6 @@ mod linux {
         unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
     }
 
-    /// Makes this process a process group of its own; the one that it was in. A group whose leader is
-    /// outside of our PID namespace has no number here, so that nobody could join it again: `None`, and
-    /// this process stays in it.
-    pub(crate) fn leave_process_group() -> io::Result<Option<i32>> {
-        // SAFETY: takes nothing and cannot fail.
-        let group = unsafe { libc::getpgrp() };
-        if group == 0 {
-            return Ok(None);
-        }
-        // SAFETY: takes numbers only.
-        checked(unsafe { libc::setpgid(0, 0) })?;
-        Ok(Some(group))
-    }
-
     /// A file in memory with these bytes, to be read from its beginning.
     pub(crate) fn in_memory(bytes: &[u8]) -> io::Result<File> {
         // SAFETY: the name is a valid C string; the kernel copies it.
