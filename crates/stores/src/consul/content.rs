@@ -148,7 +148,9 @@ impl Seen {
                     token: Token::new(*modify_index, 0),
                     holder: Some(records::foreign(&self.entry.value)),
                     ttl,
-                    expiry: if by_session {
+                    expiry: if self.expired() {
+                        Expiry::ByStore(Duration::ZERO)
+                    } else if by_session {
                         Expiry::ByStore(ttl * SESSION_TTL_MULTIPLIER)
                     } else {
                         Expiry::ByObservation

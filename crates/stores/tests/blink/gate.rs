@@ -106,7 +106,7 @@ impl Firewall {
         let firewall = Self { table };
         let rules = format!(
             "table inet {0} {{ chain input {{ type filter hook input priority 0; \
-             iif lo tcp dport {port} drop; iif lo tcp sport {port} drop; }} }}",
+             iif lo tcp dport {port} drop; iif lo tcp sport {port} drop; }}; }}",
             firewall.table
         );
         let output = Command::new("nft").arg(rules).output();
