@@ -35,6 +35,17 @@ fn replay() {
     println!("{}\n{:#?}", outcome.trace.join("\n"), outcome.violations);
 }
 
+/// Schedules that once went wrong.
+#[test]
+fn recorded_schedules() {
+    // A session's record is deleted twice: a record put in place of the second one, and released,
+    // was taken for the end of a tenure that was still at work.
+    for (seed, beyond_margin) in [(71_565, false)] {
+        let outcome = run(seed, &Plan::of(seed, beyond_margin));
+        assert!(outcome.violations.is_empty(), "seed {seed}: {:#?}", outcome.violations);
+    }
+}
+
 fn assert_all_met(outcome: &Outcome, words: &[&str]) {
     let missing: Vec<_> =
         words.iter().filter(|word| !outcome.coverage.contains_key(**word)).collect();

@@ -27,7 +27,8 @@ impl Sessions {
     }
 
     /// The session's record has not changed for its time to live, by the contender's clock: the
-    /// contender takes it over, so that the former holder's next renewal is refused.
+    /// contender takes it over, so that the former holder's next renewal is refused. One that has
+    /// vanished refuses it already.
     ///
     /// Without the rule it only remembers its judgement. A store compares and sets one record, so
     /// that the session may be renewed before the contender comes to take the lease's.
@@ -37,7 +38,8 @@ impl Sessions {
             return;
         }
         let mut next = *state;
-        if !self.rules.session_is_taken_over_first {
+        let vanished = state.session == SessionRecord::Absent;
+        if vanished || !self.rules.session_is_taken_over_first {
             next.contender.judged_expired = Some(state.session_term_top);
             steps.step(next, format_args!("the contender judges the session expired"));
         } else if !self.session_terms_used_up(state) {

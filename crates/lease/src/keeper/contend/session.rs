@@ -32,7 +32,7 @@ impl Contender {
             return None;
         }
         let session = self.session_in_the_way()?;
-        let take = |create, takeover: Option<Version>, ttl| {
+        let take = |takeover: Option<Version>, ttl| {
             let request = Acquire {
                 name: session.session.name.clone(),
                 claim,
@@ -40,10 +40,10 @@ impl Contender {
                 ttl,
                 session: None,
                 note: None,
-                create,
+                create: false,
                 takeover,
                 // Only the tenure that was observed, never one that its node has won since.
-                expected: (!create).then_some(Expected::Term(session.session.term)),
+                expected: Some(Expected::Term(session.session.term)),
                 above: 0,
                 unattended: false,
             };
@@ -51,13 +51,10 @@ impl Contender {
         };
         let sight = &session.sight;
         if let Some(record) = sight.watched_out(now, &self.settings) {
-            return take(false, Some(record.version.clone()), record.ttl);
+            return take(Some(record.version.clone()), record.ttl);
         }
         if let Some(record) = sight.store_expired(now) {
-            return take(false, None, record.ttl);
-        }
-        if let Some(wait) = sight.waited_out(now) {
-            return take(true, None, wait.max(self.settings.ttl));
+            return take(None, record.ttl);
         }
         Some(self.look())
     }
@@ -98,9 +95,11 @@ impl Contender {
         // A higher term, held: it was won by somebody who had waited, or else broken or stolen. A lower
         // one: the store has lost history. Either way the next renewal of the tenure that is waited for
         // is refused, as if its record had vanished.
-        let other = record.as_ref().is_some_and(|record| record.token.term != named);
-        let record = record.filter(|_| !other);
-        if over || other && session.sight.waited_out(now).is_some() {
+        let record = record.filter(|record| record.token.term == named);
+        // Nothing is written in place of a record that has vanished: a later tenure of the session may
+        // have vanished with it, and who waits for that one would take the written record, once it is
+        // released, for proof that it is over.
+        if over || record.is_none() && session.sight.waited_out(now).is_some() {
             session.over = true;
             if self.allowed {
                 self.next_at = now;

@@ -190,6 +190,21 @@ fn what_is_attached_to_a_broken_session_is_waited_out() {
     }
 }
 
+/// A later tenure of the session may have vanished as well, and its process may still be at work: a
+/// record that was put in its place, and released, would say that it is over.
+#[test]
+fn nothing_is_written_in_place_of_a_session_that_has_vanished() {
+    let (mut records, mut node, [x, ..]) = nodes();
+    node.session.allow(Moment::ZERO, x, true);
+    node.run_until(&mut records, seconds(3.0));
+    records.delete(&name("node-1"));
+    node.run_until(&mut records, seconds(12.9));
+    assert!(!node.won(x));
+    node.run_until(&mut records, seconds(15.0));
+    assert!(node.won(x), "a ttl after it was missed");
+    assert_eq!(records.read(seconds(15.0), &name("node-1")), None);
+}
+
 #[test]
 fn a_session_that_was_taken_after_the_permission_was_withdrawn_is_given_back() {
     let (mut records, mut node, [x, ..]) = nodes();

@@ -354,6 +354,8 @@ impl<'a> World<'a> {
         process.life += 1;
         process.declines = false;
         process.acquiring = None;
+        // What was asked in the former life is answered to nobody.
+        process.inbox.retain(|arrival| !matches!(arrival, Arrival::Answer(..)));
         process.agent = Agent::new(
             self.lease.clone(),
             process.owner.clone(),
