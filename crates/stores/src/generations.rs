@@ -220,7 +220,6 @@ impl<P> Passage<'_, P> {
     }
 
     /// The place, for whoever uses the connection longer than somebody waits for the answer.
-    #[cfg(feature = "consul")]
     pub(crate) fn take_place(&mut self) -> Option<OwnedSemaphorePermit> {
         self.place.take()
     }

@@ -5,12 +5,11 @@
 //! sends it on a second connection if the first was closed before a byte of it was written.
 //! Connections are opened on the runtime that the request is made on, and kept for the next one,
 //! unless the server says that it would close them meanwhile, or one of them failed: see
-//! [`generations`].
+//! [`generations`](crate::generations).
 //!
 //! One HTTP/1.1 connection carries one request at a time, so there are as many connections as
 //! requests under way. Whoever sends says by a [`Lane`] whether the request may wait for others.
 
-mod generations;
 mod proxy;
 
 use std::fmt::Write as _;
@@ -23,16 +22,16 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::capture_connection;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::sync::Semaphore;
 
 use tenure_lease::OpenError;
 
 use crate::connections;
-use generations::{Generations, InFlight};
+use crate::generations::{Generations, Lane, Places};
 use proxy::ProxiedTcp;
 
 /// The client. Clones share their connections.
@@ -42,25 +41,14 @@ pub(crate) struct Http {
 }
 
 struct HttpShared {
-    generations: Generations,
-    /// Bounds the requests of [`Lane::Ordinary`] that are under way.
-    ordinary: Semaphore,
+    connector: Connector,
+    generations: Generations<Pool>,
 }
+
+type Pool = Client<Connector, Full<Bytes>>;
 
 /// Opens a connection, with TLS if the address says so.
 pub(crate) type Connector = HttpsConnector<ProxiedTcp>;
-
-/// Which way a request takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// Reads and acquisitions: [`ORDINARY_MAX`] at once, the others wait. Thousands of leases may be
-    /// attached at the same moment, and their connections would use up the process's descriptors.
-    Ordinary,
-    /// Renewals and releases, which wait for nobody.
-    Urgent,
-    /// A renewal whose predecessor has had no answer yet: on a connection that is newer than that.
-    UrgentFresh,
-}
 
 /// An answer, whatever its status.
 pub(crate) struct Reply {
@@ -82,9 +70,9 @@ pub(crate) enum Trust<'a> {
 impl Http {
     /// A client; it connects when it is asked something.
     pub(crate) fn new(trust: &Trust<'_>) -> Result<Self, OpenError> {
-        let generations = Generations::new(connector(trust)?);
-        let ordinary = Semaphore::new(ORDINARY_MAX);
-        Ok(Self { shared: Arc::new(HttpShared { generations, ordinary }) })
+        let connector = connector(trust)?;
+        let generations = Generations::new(PLACES);
+        Ok(Self { shared: Arc::new(HttpShared { connector, generations }) })
     }
 
     /// Sends a request and takes the whole answer in. An error says that no answer came, and
@@ -94,20 +82,22 @@ impl Http {
         lane: Lane,
         request: Request<Full<Bytes>>,
     ) -> Result<Reply, String> {
-        let HttpShared { generations, ordinary } = &*self.shared;
-        let _permit = match lane {
-            Lane::Ordinary => Some(ordinary.acquire().await.map_err(|closed| closed.to_string())?),
-            Lane::Urgent | Lane::UrgentFresh => None,
+        let HttpShared { connector, generations } = &*self.shared;
+        let make = || connections::pool().build(connector.clone());
+        let passage = generations.enter(lane, make).await;
+        let reply = match exchange(passage.pool(), request).await {
+            Ok(reply) => {
+                let (head, body) = reply.into_parts();
+                let body = Self::rest(body).await;
+                body.map(|body| Reply { status: head.status, headers: head.headers, body })
+            }
+            Err(error) => Err(error),
         };
-        let mut in_flight = match lane {
-            Lane::Ordinary | Lane::Urgent => generations.current(),
-            Lane::UrgentFresh => generations.fresh(),
-        };
-        let reply = exchange(&in_flight, request).await?;
-        let (head, body) = reply.into_parts();
-        let body = Self::rest(body).await?;
-        in_flight.answered();
-        Ok(Reply { status: head.status, headers: head.headers, body })
+        match &reply {
+            Ok(_) => passage.answered(),
+            Err(_) => passage.failed(),
+        }
+        reply
     }
 
     /// Takes in the rest of an answer.
@@ -119,11 +109,11 @@ impl Http {
 
 /// Sends a request; the head of its answer.
 async fn exchange(
-    in_flight: &InFlight<'_>,
+    pool: &Pool,
     mut request: Request<Full<Bytes>>,
 ) -> Result<Response<Incoming>, String> {
     let connection = capture_connection(&mut request);
-    let sent = in_flight.client().request(request).await;
+    let sent = pool.request(request).await;
     let reply = sent.map_err(|error| causes(&error))?;
     if closes_early(reply.headers())
         && let Some(connection) = &*connection.connection_metadata()
@@ -212,8 +202,9 @@ pub(crate) fn causes(error: &dyn std::error::Error) -> String {
 
 /// No answer is longer: thousands of records with a note each.
 const BODY_MAX: usize = 512 * 1024 * 1024;
-/// How many requests of [`Lane::Ordinary`] are under way at once.
-const ORDINARY_MAX: usize = 64;
+/// Thousands of leases may be attached at the same moment, and their connections would use up the
+/// process's descriptors; renewals and releases wait for nobody.
+const PLACES: Places = Places { fresh: 16, renewals: 1024, others: 64 };
 
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,8 @@ mod detached;
 pub mod dynamodb;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-#[cfg(any(feature = "consul", feature = "kubernetes-unversioned"))]
+#[cfg(any(feature = "http", feature = "kubernetes-unversioned"))]
+#[cfg_attr(not(feature = "all-stores"), allow(dead_code))] // Each store uses some of it.
 mod generations;
 #[cfg(feature = "http")]
 #[cfg_attr(not(feature = "all-stores"), allow(dead_code))] // Each store uses some of it.

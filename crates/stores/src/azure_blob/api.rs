@@ -19,7 +19,8 @@ use super::driver;
 use super::list::Page;
 use super::url::Options;
 use crate::date::parse_date;
-use crate::http::{Http, Lane, Reply, Trust};
+use crate::generations::Lane;
+use crate::http::{Http, Reply, Trust};
 use crate::percent;
 
 /// A client of one container, on one lane. Clones share their connections.
@@ -140,7 +141,7 @@ impl Api {
         let place = format!("{account}/{container}");
         let origin = origin.to_owned();
         let shared = Arc::new(ApiShared { http, auth, origin, path, prefix, place });
-        Ok(Self { shared, lane: Lane::Ordinary })
+        Ok(Self { shared, lane: Lane::Other })
     }
 
     /// The same client on another lane.

@@ -27,7 +27,8 @@ use tenure_lease::{Moment, OpenError};
 
 use super::driver;
 use crate::detached::DetachedSearch;
-use crate::http::{Http, Lane, Trust};
+use crate::generations::Lane;
+use crate::http::{Http, Trust};
 
 /// Fetches tokens and keeps the last. Holds secrets: not `Debug`. Clones share the token.
 #[derive(Clone)]
@@ -256,7 +257,7 @@ impl HttpClient for EntraTransport {
         }
         let sent = sent.body(Full::new(body.clone()));
         let sent = sent.map_err(|_| failed("its address is not a URL".into()))?;
-        let reply = self.http.send(Lane::Urgent, sent).await.map_err(failed)?;
+        let reply = self.http.send(Lane::Renewal, sent).await.map_err(failed)?;
         let mut headers = Headers::new();
         for (name, value) in &reply.headers {
             headers.insert(name.as_str().to_owned(), value.to_str().unwrap_or("").to_owned());

@@ -65,7 +65,7 @@ use content::{Body, Content, Seen};
 use list::{Listed, Memory};
 use url::Options;
 
-use crate::http::Lane;
+use crate::generations::Lane;
 
 /// Leases in Azure Blob Storage. Clones share their connections.
 #[derive(Clone)]
@@ -209,7 +209,7 @@ impl AzureBlobStore {
         check_note(request.note.as_deref())?;
         check_ttl(request.ttl)?;
         let Renew { name, claim, token, nonce, ttl, .. } = request;
-        let urgent = self.api.on(Lane::Urgent);
+        let renewal = self.api.on(Lane::Renewal);
         let mut unleased = None;
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
@@ -217,7 +217,7 @@ impl AzureBlobStore {
             }
             // Its answer shows that the connection works, and the others use it.
             let fresh = attempt == 0 && request.fresh_connection;
-            let api = if fresh { &self.api.on(Lane::UrgentFresh) } else { &urgent };
+            let api = if fresh { &self.api.on(Lane::FreshRenewal) } else { &renewal };
             let seen = look(api, name).await?;
             let mut known = request.known.clone();
             if attempt > 0 {
@@ -253,7 +253,7 @@ impl AzureBlobStore {
                 // It names the ETag, which another renewal of this tenure may have changed.
                 let compares = matches!(lease, Some(Lease::Acquire { .. }));
                 let renewed = match lease {
-                    Some(lease) => urgent.lease(name, lease).await? == Outcome::Done,
+                    Some(lease) => renewal.lease(name, lease).await? == Outcome::Done,
                     None => false,
                 };
                 if !renewed {
@@ -266,7 +266,7 @@ impl AzureBlobStore {
                 next.note = note.clone();
             }
             let when = When::Is { etag, leased: (!attached).then_some(*claim) };
-            if urgent.put(name, next.encode(), when).await?.is_some() {
+            if renewal.put(name, next.encode(), when).await?.is_some() {
                 return Ok(Renewed::Yes);
             }
             unleased = None;
@@ -285,7 +285,7 @@ impl AzureBlobStore {
 
     async fn try_release(&self, request: &Release) -> Result<Released, StoreError> {
         let Release { name, claim, known } = request;
-        let (claim, api) = (*claim, self.api.on(Lane::Urgent));
+        let (claim, api) = (*claim, self.api.on(Lane::Renewal));
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
                 driver::pause(CONFLICT_PAUSE).await;

@@ -17,7 +17,8 @@ use tenure_lease::backend::{StoreError, StoreErrorKind};
 use super::driver::Access;
 use super::item::{self, Change, Item, KEY, s};
 use crate::date::parse_date;
-use crate::http::{Lane, causes};
+use crate::generations::Lane;
+use crate::http::causes;
 
 /// A client of one table.
 pub(super) struct Api {
@@ -58,7 +59,7 @@ impl Api {
 
     /// The items of these keys, which are all different; at most [`BATCH_MAX`].
     pub(super) async fn get_all(&self, keys: &[String]) -> Result<Vec<Item>, StoreError> {
-        let client = self.access.client(Lane::Ordinary).await?;
+        let client = self.access.client(Lane::Other).await?;
         let (mut items, mut left) = (Vec::new(), Vec::new());
         left.extend(keys.iter().map(|key| Item::from([(KEY.to_owned(), s(key))])));
         while !left.is_empty() {
@@ -86,7 +87,7 @@ impl Api {
         attributes: &[&str],
         most: usize,
     ) -> Result<Vec<Item>, StoreError> {
-        let client = self.access.client(Lane::Ordinary).await?;
+        let client = self.access.client(Lane::Other).await?;
         let (mut items, mut from) = (Vec::new(), None);
         for _ in 0..SCAN_PAGES_MAX {
             let mut asked = client.scan().table_name(&self.table).consistent_read(true);
@@ -148,7 +149,7 @@ impl Api {
 
     /// Creates the table; what there is to say about it.
     async fn create_table(&self) -> StoreError {
-        let client = match self.access.client(Lane::Ordinary).await {
+        let client = match self.access.client(Lane::Other).await {
             Ok(client) => client,
             Err(error) => return error,
         };

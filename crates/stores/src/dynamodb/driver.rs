@@ -26,7 +26,8 @@ use tenure_lease::backend::{StoreError, StoreErrorKind};
 use super::transport::SdkTransport;
 use crate::date::parse_date;
 use crate::detached::DetachedSearch;
-use crate::http::{Http, Lane, Trust};
+use crate::generations::Lane;
+use crate::http::{Http, Trust};
 
 /// Where to ask, and as whom. Clones share what they found.
 #[derive(Clone)]
@@ -55,9 +56,9 @@ struct AccessFound {
 /// The same client on each lane.
 #[derive(Clone)]
 struct Clients {
-    ordinary: Client,
-    urgent: Client,
-    urgent_fresh: Client,
+    other: Client,
+    renewal: Client,
+    fresh_renewal: Client,
 }
 
 impl Access {
@@ -107,7 +108,7 @@ impl Access {
 
     async fn find(self) -> Result<(), StoreError> {
         let shared = &self.shared;
-        let there = shared.client(Lane::Ordinary, shared.clock.now());
+        let there = shared.client(Lane::Other, shared.clock.now());
         if there.is_some_and(|(_, left)| left >= RENEW_BEFORE) {
             return Ok(());
         }
@@ -167,9 +168,9 @@ impl Access {
             Client::from_conf(config.build())
         };
         Ok(Clients {
-            ordinary: client(Lane::Ordinary),
-            urgent: client(Lane::Urgent),
-            urgent_fresh: client(Lane::UrgentFresh),
+            other: client(Lane::Other),
+            renewal: client(Lane::Renewal),
+            fresh_renewal: client(Lane::FreshRenewal),
         })
     }
 }
@@ -184,9 +185,9 @@ impl AccessShared {
         };
         let clients = found.clients.as_ref()?;
         let client = match lane {
-            Lane::Ordinary => &clients.ordinary,
-            Lane::Urgent => &clients.urgent,
-            Lane::UrgentFresh => &clients.urgent_fresh,
+            Lane::Other => &clients.other,
+            Lane::Renewal => &clients.renewal,
+            Lane::FreshRenewal => &clients.fresh_renewal,
         };
         Some((client.clone(), left))
     }
@@ -205,7 +206,7 @@ impl AccessShared {
         // Metadata services and emulators do without TLS, so a machine may have no authorities.
         let http = Http::new(&Trust::System).or_else(|_| Http::new(&Trust::Nothing));
         let http = http.unwrap_or_else(|_| self.http.clone());
-        let transport = SdkTransport { http, lane: Lane::Urgent, clock: None, limit: None };
+        let transport = SdkTransport { http, lane: Lane::Renewal, clock: None, limit: None };
         let timeouts = TimeoutConfig::builder()
             .connect_timeout(CALL_TIMEOUT)
             .operation_timeout(CALL_TIMEOUT)
@@ -320,12 +321,12 @@ mod tests {
         let http = Http::new(&Trust::Nothing).unwrap();
         let given = Credentials::new("a", "b", None, None, "test");
         let access = Access::new(http, None, Some("http://127.0.0.1:1".into()), Some(given));
-        access.client(Lane::Urgent).await.unwrap();
+        access.client(Lane::Renewal).await.unwrap();
         let now = SystemTime::now();
         let left = |expiry| {
             let credentials = Credentials::new("a", "b", None, expiry, "test");
             access.shared.found().credentials = Some(credentials);
-            access.shared.client(Lane::Urgent, now).map(|(_, left)| left)
+            access.shared.client(Lane::Renewal, now).map(|(_, left)| left)
         };
         assert_eq!(left(None), Some(Duration::MAX));
         assert_eq!(left(Some(now + RENEW_BEFORE)), Some(RENEW_BEFORE));

@@ -59,7 +59,8 @@ use item::{
 };
 use url::Options;
 
-use crate::http::{Http, Lane, Trust};
+use crate::generations::Lane;
+use crate::http::{Http, Trust};
 
 /// Leases in a DynamoDB table. Clones share their connections and credentials.
 #[derive(Clone)]
@@ -121,7 +122,7 @@ impl DynamoStore {
     async fn try_acquire(&self, request: &Acquire) -> Result<Acquired, StoreError> {
         check_note(request.note.as_deref())?;
         for attempt in 0..ATTEMPTS {
-            let (mut seen, mut date) = self.look(Lane::Ordinary, &request.name).await?;
+            let (mut seen, mut date) = self.look(Lane::Other, &request.name).await?;
             let former = seen.record();
             if attempt > 0 && former.is_some_and(|former| former.is_of(request.claim)) {
                 // Written once and refused once, as by a proxy that repeats: it may be ours.
@@ -137,7 +138,7 @@ impl DynamoStore {
                     .set(RVN, s(&rvn))
                     .if_still(&seen);
                 let Outcome::Done { date: made_at, .. } =
-                    self.api.update(Lane::Ordinary, request.name.as_str(), made).await?
+                    self.api.update(Lane::Other, request.name.as_str(), made).await?
                 else {
                     continue;
                 };
@@ -154,7 +155,7 @@ impl DynamoStore {
             let term = term.max(request.above.saturating_add(1));
             let change = acquisition(request, term, &seen);
             if let Outcome::Done { .. } =
-                self.api.update(Lane::Ordinary, request.name.as_str(), change).await?
+                self.api.update(Lane::Other, request.name.as_str(), change).await?
             {
                 let former = seen.into_record();
                 return Ok(Acquired::Won { token: Token::new(term, 0), former });
@@ -174,11 +175,11 @@ impl DynamoStore {
         let risen = Change::default()
             .set(HIGHEST, n(now))
             .if_absent_or_at_most(HIGHEST, now.saturating_sub(STEP));
-        if let Outcome::Done { .. } = self.api.update(Lane::Ordinary, TERMS, risen).await? {
+        if let Outcome::Done { .. } = self.api.update(Lane::Other, TERMS, risen).await? {
             return Ok(now);
         }
         let next = Change::default().add(HIGHEST, STEP).if_present(HIGHEST);
-        let outcome = self.api.update(Lane::Ordinary, TERMS, next).await?;
+        let outcome = self.api.update(Lane::Other, TERMS, next).await?;
         let highest = match &outcome {
             Outcome::Done { changed, .. } => item::number(changed, HIGHEST),
             Outcome::Conflict => None,
@@ -191,7 +192,7 @@ impl DynamoStore {
     async fn try_renew(&self, request: &Renew) -> Result<Renewed, StoreError> {
         check_note(request.note.as_deref())?;
         let Renew { name, claim, token, known, nonce, ttl, note, fresh_connection } = request;
-        let lane = if *fresh_connection { Lane::UrgentFresh } else { Lane::Urgent };
+        let lane = Lane::of_renewal(*fresh_connection);
         if !known.is_empty() && token.step == 0 {
             let mut change = Change::default()
                 .set(RVN, s(&nonce.to_string()))
@@ -205,7 +206,7 @@ impl DynamoStore {
                 return Ok(Renewed::Yes);
             }
         }
-        let (seen, _) = self.look(Lane::Urgent, name).await?;
+        let (seen, _) = self.look(Lane::Renewal, name).await?;
         match seen.record() {
             Some(record) if record.token == *token && is_of(record, *claim, &[*nonce]) => {
                 // Written once and refused once, as by a proxy that repeats. It is this very
@@ -227,12 +228,12 @@ impl DynamoStore {
             let change = held.iter().fold(change, |change, gone| change.remove(gone));
             let change = change.if_held_by(*claim, known);
             if let Outcome::Done { .. } =
-                self.api.update(Lane::Urgent, name.as_str(), change).await?
+                self.api.update(Lane::Renewal, name.as_str(), change).await?
             {
                 return Ok(Released::Yes);
             }
         }
-        let (seen, _) = self.look(Lane::Urgent, name).await?;
+        let (seen, _) = self.look(Lane::Renewal, name).await?;
         match seen.record() {
             Some(record) if is_of(record, *claim, known) => Err(restless(name)),
             _ => Ok(Released::Refused),
@@ -241,7 +242,7 @@ impl DynamoStore {
 
     async fn read_all(&self, names: Vec<LeaseName>) -> Result<Vec<Option<Record>>, StoreError> {
         if let [name] = names.as_slice() {
-            return Ok(vec![self.look(Lane::Ordinary, name).await?.0.into_record()]);
+            return Ok(vec![self.look(Lane::Other, name).await?.0.into_record()]);
         }
         // DynamoDB refuses a request that names an item twice.
         let keys: BTreeSet<_> = names.iter().map(|name| name.as_str().to_owned()).collect();

@@ -17,7 +17,8 @@ use http_body_util::Full;
 use hyper::Response;
 
 use super::driver::{self, ServerClock};
-use crate::http::{Http, Lane};
+use crate::generations::Lane;
+use crate::http::Http;
 
 /// Carries requests on one lane.
 #[derive(Clone)]

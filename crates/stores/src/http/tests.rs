@@ -33,7 +33,7 @@ async fn connections_of_two_requests(header: &str) -> usize {
         let http = Http::new(&Trust::Nothing).expect("a client");
         for _ in 0..2 {
             let request = Request::get(format!("http://{address}/")).body(Full::default());
-            http.send(Lane::Ordinary, request.expect("a request")).await.expect("an answer");
+            http.send(Lane::Other, request.expect("a request")).await.expect("an answer");
             // The connection goes back to the pool on another task.
             tokio::task::yield_now().await;
         }
@@ -104,7 +104,7 @@ impl Hanging {
         let mut requests = JoinSet::new();
         for _ in 0..size {
             let (http, request) = (http.clone(), self.request());
-            requests.spawn(async move { http.send(Lane::Ordinary, request).await.is_ok() });
+            requests.spawn(async move { http.send(Lane::Other, request).await.is_ok() });
         }
         assert!(requests.join_all().await.into_iter().all(|answered| answered));
     }
@@ -125,9 +125,9 @@ async fn connections_that_hang_cost_one_time_out() {
     server.burst(&http, 24).await;
     assert!(server.accepted.load(Ordering::SeqCst) >= 20);
     server.hang();
-    assert!(!server.answers(&http, Lane::Ordinary).await, "the first one meets a dead connection");
+    assert!(!server.answers(&http, Lane::Other).await, "the first one meets a dead connection");
     for index in 0..24 {
-        assert!(server.answers(&http, Lane::Ordinary).await, "request {index} after it");
+        assert!(server.answers(&http, Lane::Other).await, "request {index} after it");
     }
 }
 
@@ -139,14 +139,14 @@ async fn a_fresh_connection_is_a_way_out_for_all() {
     server.burst(&http, 24).await;
     tokio::time::sleep(Duration::from_millis(60)).await;
     server.hang();
-    let stuck = http.send(Lane::Urgent, server.request());
+    let stuck = http.send(Lane::Renewal, server.request());
     tokio::pin!(stuck);
     let waited = tokio::time::timeout(Duration::from_millis(100), &mut stuck).await;
     assert!(waited.is_err(), "the earlier request hangs");
-    assert!(server.answers(&http, Lane::UrgentFresh).await);
+    assert!(server.answers(&http, Lane::FreshRenewal).await);
     let opened = server.accepted.load(Ordering::SeqCst);
     for _ in 0..24 {
-        assert!(server.answers(&http, Lane::Urgent).await);
+        assert!(server.answers(&http, Lane::Renewal).await);
     }
     assert_eq!(server.accepted.load(Ordering::SeqCst), opened, "they share the fresh connection");
     // Nobody cancelled the earlier one.
@@ -159,7 +159,7 @@ async fn a_fresh_connection_is_a_way_out_for_all() {
 async fn fresh_connections_are_shared() {
     let (server, http) = (Hanging::start().await, Http::new(&Trust::Nothing).expect("a client"));
     for _ in 0..10 {
-        assert!(server.answers(&http, Lane::UrgentFresh).await);
+        assert!(server.answers(&http, Lane::FreshRenewal).await);
     }
     // One answer takes 20 ms, and those of 50 ms share a connection.
     let opened = server.accepted.load(Ordering::SeqCst);
@@ -170,16 +170,16 @@ async fn fresh_connections_are_shared() {
 #[tokio::test]
 async fn renewals_pass_by_a_crowd() {
     let (server, http) = (Hanging::start().await, Http::new(&Trust::Nothing).expect("a client"));
-    server.hang_before.store(ORDINARY_MAX, Ordering::SeqCst);
+    server.hang_before.store(PLACES.others, Ordering::SeqCst);
     let mut crowd = JoinSet::new();
-    for _ in 0..10 * ORDINARY_MAX {
+    for _ in 0..10 * PLACES.others {
         let (http, request) = (http.clone(), server.request());
-        crowd.spawn(async move { http.send(Lane::Ordinary, request).await.is_ok() });
+        crowd.spawn(async move { http.send(Lane::Other, request).await.is_ok() });
     }
-    while server.accepted.load(Ordering::SeqCst) < ORDINARY_MAX {
+    while server.accepted.load(Ordering::SeqCst) < PLACES.others {
         tokio::task::yield_now().await;
     }
-    assert!(!server.answers(&http, Lane::Ordinary).await, "the crowd fills its lane");
-    assert_eq!(server.accepted.load(Ordering::SeqCst), ORDINARY_MAX);
-    assert!(server.answers(&http, Lane::Urgent).await);
+    assert!(!server.answers(&http, Lane::Other).await, "the crowd fills its lane");
+    assert_eq!(server.accepted.load(Ordering::SeqCst), PLACES.others);
+    assert!(server.answers(&http, Lane::Renewal).await);
 }
