@@ -1,6 +1,7 @@
 //! Gives the cores a clock, a cluster, a lease and something to run.
 #![allow(clippy::disallowed_methods)]
 
+mod inbox;
 mod instance;
 mod manage;
 mod post;

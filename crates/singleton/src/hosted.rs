@@ -121,7 +121,8 @@ pub trait Actor: Send + 'static {
     }
 
     /// The next message. An error, or a panic, ends it: a new one is made and started, after a pause
-    /// and under the same tenure.
+    /// and under the same tenure, and goes on with the message after this one. If this one was told,
+    /// its sender gets a [`DeadLetter`](tenure_cluster::messaging::DeadLetter).
     fn receive(
         &mut self,
         received: Received<Self::Message>,

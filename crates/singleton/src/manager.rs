@@ -532,6 +532,11 @@ impl Manager {
         }
     }
 
+    /// Whether it runs here, or will again after a failure.
+    pub fn hosts(&self) -> bool {
+        matches!(self.phase, Phase::Hosting { .. })
+    }
+
     /// What it says to the others.
     pub fn word(&self) -> Word {
         Word::State { hosting: self.hosting(), able: self.able() }

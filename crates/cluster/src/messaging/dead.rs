@@ -53,6 +53,9 @@ pub enum Lost {
     /// They never left this node: the other is no longer a member.
     #[error("they never left: the node is gone")]
     Unsent,
+    /// The receiver had begun to handle them, and failed, or had to stop at once.
+    #[error("the receiver began to handle them, and did not finish")]
+    Unfinished,
     /// A reason that only a newer version knows.
     #[error("the receiving node refused them")]
     Refused,
@@ -66,6 +69,7 @@ impl Lost {
             Self::Unreadable => "unreadable",
             Self::Cut => "cut",
             Self::Unsent => "unsent",
+            Self::Unfinished => "unfinished",
             Self::Refused => "refused",
         }
     }

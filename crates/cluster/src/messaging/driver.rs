@@ -451,7 +451,10 @@ fn not_done(why: Lost, name: &Arc<str>) -> NotDone {
         Lost::Full => NotDone::Full,
         Lost::Unreadable => NotDone::Unreadable(name.clone()),
         Lost::NoSuchReceiver => NotDone::NoSuchReceiver(name.clone()),
-        Lost::Cut | Lost::Unsent | Lost::Refused => NotDone::Refused(name.clone()),
+        // A question that was begun is not refused: its reply, dropped, says that it is unknown.
+        Lost::Cut | Lost::Unsent | Lost::Unfinished | Lost::Refused => {
+            NotDone::Refused(name.clone())
+        }
     }
 }
 

@@ -145,6 +145,7 @@ fn code(why: Lost) -> u8 {
         Lost::NoSuchReceiver => 1,
         Lost::Full => 2,
         Lost::Unreadable => 3,
+        Lost::Unfinished => 4,
         Lost::Cut | Lost::Unsent | Lost::Refused => 0,
     }
 }
@@ -154,6 +155,7 @@ fn lost(code: u8) -> Lost {
         1 => Lost::NoSuchReceiver,
         2 => Lost::Full,
         3 => Lost::Unreadable,
+        4 => Lost::Unfinished,
         _ => Lost::Refused,
     }
 }

@@ -10,14 +10,17 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use tenure_cluster::Cluster;
-use tenure_cluster::messaging::Received;
 use tenure_lease::{Tenure, Token};
 
+use super::inbox::{Handling, Inbox, OpenInbox};
 use crate::hosted::inbox;
 use crate::{Actor, BoxError, Hosted, StopReason};
 
-/// What to run.
-pub(crate) struct Work(Arc<dyn Fn(Hosted) -> Running + Send + Sync>);
+/// What to run, and what waits for it.
+pub(crate) struct Work {
+    run: Arc<dyn Fn(Hosted) -> Running + Send + Sync>,
+    refuse_waiting: Arc<dyn Fn(&Cluster) + Send + Sync>,
+}
 
 type Running = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
 
@@ -27,76 +30,91 @@ impl Work {
         F: Fn(Hosted) -> R + Send + Sync + 'static,
         R: Future<Output = Result<(), BoxError>> + Send + 'static,
     {
-        Self(Arc::new(move |hosted| Box::pin(work(hosted))))
+        Self {
+            run: Arc::new(move |hosted| Box::pin(work(hosted))),
+            refuse_waiting: Arc::new(|_| ()),
+        }
     }
 
     pub(crate) fn actor<A: Actor>(
         name: Arc<str>,
         make: impl Fn() -> A + Send + Sync + 'static,
     ) -> Self {
-        Self(Arc::new(move |hosted| {
-            let (actor, name) = (make(), inbox(&name));
-            Box::pin(act(actor, name, hosted))
-        }))
+        let inbox = Arc::new(Inbox::<A::Message>::new(inbox(&name)));
+        let waiting = inbox.clone();
+        Self {
+            run: Arc::new(move |hosted| {
+                let (actor, inbox) = (make(), inbox.clone());
+                Box::pin(async move { act(actor, &inbox, hosted).await })
+            }),
+            refuse_waiting: Arc::new(move |cluster| waiting.refuse_waiting(cluster)),
+        }
+    }
+
+    /// Refuses what waits for a run that will not come on this node.
+    pub(super) fn refuse_waiting(&self, cluster: &Cluster) {
+        (self.refuse_waiting)(cluster);
     }
 }
 
-/// Runs an actor until it has to stop.
-async fn act<A: Actor>(mut actor: A, name: String, hosted: Hosted) -> Result<(), BoxError> {
+/// Runs an actor until it has to stop, or fails. What it has not begun with by then stays in the
+/// inbox.
+async fn act<A: Actor>(
+    mut actor: A,
+    inbox: &Inbox<A::Message>,
+    hosted: Hosted,
+) -> Result<(), BoxError> {
+    // First, so that what comes meanwhile waits.
+    let mut open = inbox.open(hosted.cluster()).await?;
     actor.started(&hosted).await?;
-    let mut inbox = hosted.cluster().receiver::<A::Message>(&name)?;
-    let mut received = Vec::new();
-    loop {
-        let reason = tokio::select! {
+    let reason = loop {
+        tokio::select! {
             biased;
-            reason = hosted.stopping() => reason,
-            count = inbox.recv_many(&mut received, BATCH) => {
-                if count == 0 {
-                    hosted.stopping().await // This node is out of the cluster.
-                } else {
-                    match handle(&mut actor, &mut received, &hosted).await? {
-                        None => continue,
-                        Some(reason) => reason,
-                    }
-                }
-            }
-        };
-        if !matches!(reason, StopReason::LeaseLost(_)) {
-            // What had come before is done here; what comes now is refused, or waits at its proxy.
-            while let Some(last) = inbox.try_recv() {
-                received.push(last);
-            }
-            drop(inbox);
-            for message in received.drain(..) {
-                actor.receive(message, &hosted).await?;
+            reason = hosted.stopping() => break reason,
+            filled = open.fill() => if !filled {
+                break hosted.stopping().await; // This node is out of the cluster.
             }
         }
-        actor.stopped(reason).await;
-        return Ok(());
+        if let Some(reason) = handle(&mut actor, inbox, &mut open, &hosted).await? {
+            break reason;
+        }
+    };
+    if !matches!(reason, StopReason::LeaseLost(_)) {
+        // What had come before is done here; what comes now is refused, or waits at its proxy.
+        open.close();
+        while let Some(received) = open.next() {
+            let handling = Handling::begin(hosted.cluster(), inbox.name(), &received);
+            actor.receive(received, &hosted).await?;
+            handling.finish();
+        }
     }
+    actor.stopped(reason).await;
+    Ok(())
 }
 
-/// Has them received one by one; the reason if it has to stop.
+/// Has what was taken received one by one; the reason if it has to stop.
 async fn handle<A: Actor>(
     actor: &mut A,
-    received: &mut Vec<Received<A::Message>>,
+    inbox: &Inbox<A::Message>,
+    open: &mut OpenInbox<A::Message>,
     hosted: &Hosted,
 ) -> Result<Option<StopReason>, BoxError> {
-    let mut rest = std::mem::take(received).into_iter();
-    while let Some(message) = rest.next() {
-        let handling = actor.receive(message, hosted);
-        tokio::pin!(handling);
+    while let Some(received) = open.next() {
+        let handling = Handling::begin(hosted.cluster(), inbox.name(), &received);
+        let handled = actor.receive(received, hosted);
+        tokio::pin!(handled);
         let stop = tokio::select! {
             biased;
-            handled = &mut handling => {
-                handled?;
+            done = &mut handled => {
+                done?;
+                handling.finish();
                 continue;
             }
             reason = hosted.stopping() => reason,
         };
         if !matches!(stop, StopReason::LeaseLost(_)) {
-            handling.await?;
-            received.extend(rest);
+            handled.await?;
+            handling.finish();
         }
         return Ok(Some(stop));
     }
@@ -122,7 +140,7 @@ impl Instance {
         let (stop, stopped) = watch::channel(None);
         let hosted = Hosted::new(cluster.clone(), name.clone(), token, tenure, stopped);
         // The work is made inside, so that a panic there is caught as well.
-        let work = work.0.clone();
+        let work = work.run.clone();
         let task = tokio::spawn(async move { work(hosted).await });
         Self { task, stop, drop_at: None }
     }
@@ -165,6 +183,3 @@ impl Drop for Instance {
         self.task.abort(); // Its manager is gone: the runtime is being shut down.
     }
 }
-
-/// How many messages are taken at a time.
-const BATCH: usize = 256;

@@ -121,11 +121,15 @@ impl Task {
                 if !self.carry_out(effect) {
                     continue;
                 }
+                self.work.refuse_waiting(&self.cluster);
                 if left || out || !self.next_life(&mut leaving).await {
                     self.over.send_replace(true);
                     self.post.unmanage(&self.name);
                     return;
                 }
+            }
+            if self.instance.is_none() && !self.manager.hosts() {
+                self.work.refuse_waiting(&self.cluster);
             }
             self.say();
             let happened = tokio::select! {
