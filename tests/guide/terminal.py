@@ -26,6 +26,8 @@ class Terminal:
         self.shell = subprocess.Popen(
             ["setsid", "--ctty", "bash", "--norc", "--noprofile", "--noediting", "-i"],
             stdin=theirs, stdout=theirs, stderr=theirs, cwd=directory, env=environment,
+            # What runs in the background of a script ignores it, and what that starts would, too.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         os.close(theirs)
         self.ours = ours
