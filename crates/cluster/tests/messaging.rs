@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use nodes::{agree, eventually, nodes, nodes_behind_proxies, sees_up, soon};
 use serde::{Deserialize, Serialize};
 use tenure_cluster::messaging::{
-    Ask, AskError, DeadLetter, Json, Lost, NotDone, PATIENCE, Received, Receiver, ReceiverError,
-    Unknown, telemetry,
+    Ask, AskError, CodecError, DeadLetter, Json, Lost, Message, NotDone, PATIENCE, Received,
+    Receiver, ReceiverError, Unknown, telemetry,
 };
 use tenure_cluster::transport::{Handles, Local, Security, Transport, TransportSettings};
 use tenure_cluster::{Cluster, Incarnation, Node};
@@ -58,7 +58,7 @@ async fn count(mut receiver: Receiver<Counter>) {
     }
 }
 
-async fn next<M: tenure_cluster::messaging::Message>(receiver: &mut Receiver<M>) -> Received<M> {
+async fn next<M: Message>(receiver: &mut Receiver<M>) -> Received<M> {
     soon(receiver.recv()).await.expect("the node is in the cluster")
 }
 
@@ -533,4 +533,42 @@ async fn child_process() {
     let addresses: Vec<_> = addresses.split(' ').map(|a| a.parse().unwrap()).collect();
     let cluster = Cluster::join(seeded(&addresses, 1)).await.unwrap();
     count(cluster.receiver("counter").unwrap()).await;
+}
+
+/// Reads one byte, and not every one.
+#[derive(Debug, PartialEq)]
+struct Fragile(u8);
+
+impl Message for Fragile {
+    fn encode(&self, out: &mut Vec<u8>) -> Result<(), CodecError> {
+        out.push(self.0);
+        Ok(())
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        assert_ne!(bytes, [0], "as it was sent");
+        Ok(Self(bytes[0]))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_cannot_be_read_costs_itself_alone() {
+    let clusters = nodes(2).await;
+    let node = clusters[1].me();
+    let mut letters = clusters[0].dead_letters();
+    let mut fragile = clusters[1].receiver::<Fragile>("fragile").unwrap();
+    let sender = clusters[0].to::<Fragile>(&node, "fragile");
+    for byte in [1, 0, 2] {
+        sender.tell(Fragile(byte)).await.unwrap();
+    }
+    assert_eq!(next(&mut fragile).await.message, Fragile(1));
+    assert_eq!(next(&mut fragile).await.message, Fragile(2));
+    dead(&mut letters, Lost::Unreadable, 1).await;
+
+    // A newer program has put a field between two others.
+    let mut payments = clusters[1].receiver::<(u64, u64)>("payments").unwrap();
+    clusters[0].to::<(u64, u64, u64)>(&node, "payments").tell((17, 900_000, 5)).await.unwrap();
+    clusters[0].to::<(u64, u64)>(&node, "payments").tell((17, 5)).await.unwrap();
+    assert_eq!(next(&mut payments).await.message, (17, 5));
+    dead(&mut letters, Lost::Unreadable, 1).await;
 }

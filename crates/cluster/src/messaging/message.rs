@@ -1,3 +1,5 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -31,8 +33,7 @@ pub trait Message: Sized + Send + 'static {
     /// Appends it. What was there before must stay.
     fn encode(&self, out: &mut Vec<u8>) -> Result<(), CodecError>;
 
-    /// Reads it from all of the bytes, which come from another node: whatever they are, it must not
-    /// panic.
+    /// Reads it from all of the bytes, which come from another node. A panic counts as an error.
     fn decode(bytes: &[u8]) -> Result<Self, CodecError>;
 }
 
@@ -44,7 +45,12 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> Message for M {
 
     #[inline]
     fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
-        postcard::from_bytes(bytes).map_err(CodecError::new)
+        match postcard::take_from_bytes(bytes) {
+            Ok((message, [])) => Ok(message),
+            // The sender's type has more fields: the ones before may mean something else, too.
+            Ok((_, rest)) => Err(CodecError(format!("{} bytes are left over", rest.len()))),
+            Err(error) => Err(CodecError::new(error)),
+        }
     }
 }
 
@@ -100,6 +106,14 @@ impl CodecError {
     pub fn new(error: impl std::fmt::Display) -> Self {
         Self(error.to_string())
     }
+}
+
+/// Reads a message of another node, whatever its type makes of the bytes.
+#[inline]
+pub(crate) fn decode<M: Message>(bytes: &[u8]) -> Result<M, CodecError> {
+    // Nothing of a message that panicked is left.
+    catch_unwind(AssertUnwindSafe(|| M::decode(bytes)))
+        .unwrap_or_else(|_| Err(CodecError("its type panicked when it was decoded".into())))
 }
 
 /// Appends a frame's head and a message, or nothing if the message cannot be encoded.

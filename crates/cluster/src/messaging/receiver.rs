@@ -3,6 +3,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::mailbox::{Entry, Mailbox};
+use super::message::decode;
 use super::wire::{self, Back};
 use super::{Ask, CodecError, Lost, Message, Messaging, NotDone, ReceiverError};
 use crate::{Cluster, Node};
@@ -148,7 +149,7 @@ impl<M: Message> Receiver<M> {
                 Entry::Frames { from, frames } => {
                     let next = frames.read_next(|frame| {
                         let delivered = wire::delivered(frame)?;
-                        Some((delivered.ask, M::decode(delivered.body)))
+                        Some((delivered.ask, decode::<M>(delivered.body)))
                     });
                     match next {
                         None => self.hand = None,

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Messaging, Node, Route, lock, telemetry, wire};
-use crate::messaging::message::encode;
+use crate::messaging::message::{decode, encode};
 use crate::messaging::{AskError, Message, NotDone, Unknown};
 
 /// The questions of this node.
@@ -49,7 +49,7 @@ impl Messaging {
             Ok(Err(_)) => return Err(Unknown::Cut.into()),
             Ok(Ok(outcome)) => outcome?,
         };
-        R::decode(&body).map_err(|error| Unknown::Unreadable(error).into())
+        decode::<R>(&body).map_err(|error| Unknown::Unreadable(error).into())
     }
 
     async fn send_question<M: Message>(

@@ -5,6 +5,7 @@ use super::super::Record;
 use super::super::incoming::{Incoming, Key};
 use super::super::packet::{Ack, Packet};
 use super::{acks, lock};
+use crate::messaging::message::decode;
 use crate::messaging::{Message, Messaging, Received, Receiver, ReceiverError, Sender};
 use crate::{Cluster, Node};
 
@@ -86,7 +87,7 @@ impl<M: Message> ReliableReceiver<M> {
         if !hand_out {
             return None;
         }
-        match M::decode(&payload) {
+        match decode::<M>(&payload) {
             Ok(message) => {
                 let (sender, stream) = hold.key.clone();
                 let record = Record { sender, stream, number: hold.number };
