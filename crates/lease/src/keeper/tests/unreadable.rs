@@ -55,7 +55,17 @@ fn those_who_wait_for_others_are_served() {
     let [x, y, z] = ["x", "y", "z"].map(|lease| node.attach(Moment::ZERO, lease, true));
     node.run_until(&mut records, seconds(3.0));
     // The holder is dead, and y cannot be read any more.
-    node.run_until_by(seconds(60.0), |now, request| apply(&mut records, now, request, "y"));
+    let mut spoiled = 0;
+    node.run_until_by(seconds(60.0), |now, request| {
+        let reads_y = |names: &[LeaseName]| names.contains(&name("y"));
+        let reads_others =
+            |names: &[LeaseName]| names.contains(&name("x")) || names.contains(&name("z"));
+        if matches!(&request, Request::Read(names) if reads_y(names) && reads_others(names)) {
+            spoiled += 1;
+        }
+        apply(&mut records, now, request, "y")
+    });
+    assert_eq!(spoiled, 1, "after that it is read alone");
     assert!(node.won(x) && node.won(z) && !node.won(y));
     let term = node.session.keeper().token().unwrap().term;
     let record = records.read(seconds(60.0), &name("x")).unwrap();
