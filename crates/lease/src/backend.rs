@@ -263,6 +263,9 @@ pub struct StoreInfo {
     /// Whether it wakes them at renewals, too. A waiter measures a dead holder's ttl from when it saw
     /// the last renewal; where it is not woken, it looks more often.
     pub pushes_renewals: bool,
+    /// Whether a read of many records reads all that there are: then many leases are read by one
+    /// request rather than by several.
+    pub reads_everything: bool,
 }
 
 impl StoreInfo {

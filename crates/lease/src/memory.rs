@@ -217,6 +217,7 @@ impl Backend for MemoryStore {
             frees_after_ttls: 1,
             pushes: true,
             pushes_renewals: true,
+            reads_everything: false,
         }
     }
 

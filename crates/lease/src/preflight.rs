@@ -164,6 +164,7 @@ mod tests {
                 frees_after_ttls: 1,
                 pushes: false,
                 pushes_renewals: false,
+                reads_everything: false,
             }
         }
 

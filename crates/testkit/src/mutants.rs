@@ -131,6 +131,7 @@ impl Backend for Mutant {
             frees_after_ttls: 1,
             pushes: true,
             pushes_renewals: true,
+            reads_everything: false,
         }
     }
 

@@ -44,6 +44,7 @@ impl Backend for Observed {
             frees_after_ttls: 1,
             pushes: false,
             pushes_renewals: false,
+            reads_everything: false,
         }
     }
 

@@ -178,6 +178,7 @@ impl Backend for FileStore {
             pushes: cfg!(target_os = "linux"),
             // Not renewals, but what they are for: the death of the holder shows at once.
             pushes_renewals: cfg!(target_os = "linux"),
+            reads_everything: false,
         }
     }
 

@@ -12,14 +12,29 @@ pub(super) struct Pace {
     is_local: bool,
     /// The store wakes waiters at every renewal.
     pushes_renewals: bool,
+    /// A read of many records costs what a read of all costs.
+    reads_everything: bool,
 }
 
 impl Pace {
     /// A server that does not push.
-    pub(super) const POLLED: Self = Self { is_local: false, pushes_renewals: false };
+    pub(super) const POLLED: Self =
+        Self { is_local: false, pushes_renewals: false, reads_everything: false };
 
     pub(super) fn of(store: &StoreInfo) -> Self {
-        Self { is_local: store.is_local(), pushes_renewals: store.pushes_renewals }
+        let StoreInfo { pushes_renewals, reads_everything, .. } = *store;
+        Self { is_local: store.is_local(), pushes_renewals, reads_everything }
+    }
+
+    /// How many records are read at once.
+    pub(super) fn batch(self) -> usize {
+        if self.reads_everything { usize::MAX } else { BATCH }
+    }
+
+    /// How long a read of a batch may be unanswered before it is sent again. One of everything is work
+    /// for the store, which many of them would only delay.
+    pub(super) fn read_again_pause(self, settings: &Settings) -> Duration {
+        settings.hedge_interval() * if self.reads_everything { 2 } else { 1 }
     }
 
     /// Whether a renewal is followed by others while it is under way.
@@ -61,6 +76,8 @@ impl Pace {
     }
 }
 
+/// How many records one request reads at most, where that saves work.
+pub(super) const BATCH: usize = 1_000;
 const FIRST_HEDGE: Duration = Duration::from_millis(250);
 const USUAL_LATENCIES: u32 = 4;
 

@@ -391,6 +391,7 @@ impl Backend for AzureBlobStore {
             frees_after_ttls: 1,
             pushes: false,
             pushes_renewals: false,
+            reads_everything: true,
         }
     }
 

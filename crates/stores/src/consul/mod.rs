@@ -302,6 +302,7 @@ impl Backend for ConsulStore {
             frees_after_ttls: 1,
             pushes: true,
             pushes_renewals: true,
+            reads_everything: true,
         }
     }
 

@@ -286,6 +286,7 @@ impl Backend for DynamoStore {
             frees_after_ttls: 1,
             pushes: false,
             pushes_renewals: false,
+            reads_everything: false,
         }
     }
 

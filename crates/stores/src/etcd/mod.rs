@@ -103,6 +103,7 @@ impl Backend for EtcdStore {
             frees_after_ttls: 1,
             pushes: true,
             pushes_renewals: true,
+            reads_everything: false,
         }
     }
 

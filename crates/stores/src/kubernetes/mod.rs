@@ -288,6 +288,7 @@ impl Backend for Kubernetes {
             frees_after_ttls: 1,
             pushes: true,
             pushes_renewals: true,
+            reads_everything: true,
         }
     }
 

@@ -288,6 +288,7 @@ impl Backend for PostgresStore {
             pushes: self.listener.is_some(),
             // A notification at each renewal would cost the server most of its renewals per second.
             pushes_renewals: false,
+            reads_everything: false,
         }
     }
 

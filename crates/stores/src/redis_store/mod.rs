@@ -226,6 +226,7 @@ impl Backend for RedisStore {
             frees_after_ttls: 1,
             pushes: true,
             pushes_renewals: true,
+            reads_everything: false,
         }
     }
 

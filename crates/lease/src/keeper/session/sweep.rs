@@ -96,7 +96,7 @@ impl Session {
         self.sweep.number += 1;
         reading.requests.push_back((self.sweep.number, now));
         let names = reading.batch.iter().map(|item| item.name().clone()).collect();
-        let most = self.settings.hedge_interval();
+        let most = self.pace.read_again_pause(&self.settings);
         self.sweep.next_at = now + self.random.around(most).min(most);
         Some((SessionFlight::Sweep(self.sweep.number), Request::Read(names)))
     }
@@ -113,7 +113,7 @@ impl Session {
         items.extend(suspects.map(Swept::Suspect));
         self.sweep.again_at = if items.is_empty() { Moment::NEVER } else { self.sweep_at(now) };
         self.sweep.next_at = self.sweep.again_at;
-        self.sweep.batches = items.chunks(BATCH).map(<[Swept]>::to_vec).collect();
+        self.sweep.batches = items.chunks(self.pace.batch()).map(<[Swept]>::to_vec).collect();
     }
 
     pub(super) fn sweep_soon(&mut self, now: Moment) {
@@ -236,7 +236,5 @@ pub(super) fn proof_deadlines(settings: &Settings, proved: Moment) -> Deadlines 
 
 /// How many requests for one batch may be under way.
 const READS_MAX: usize = 8;
-/// How many records one request reads at most.
-pub(super) const BATCH: usize = 1_000;
 /// How many names that were released lately are looked after at most.
 const SUSPECTS_MAX: usize = 10_000;

@@ -9,11 +9,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::sweep::BATCH;
 use super::{AttachId, Contender, Phase, Session, SessionFlight};
 use crate::LeaseName;
 use crate::backend::{Answer, Request};
 use crate::clock::Moment;
+use crate::keeper::pace::BATCH;
 use crate::record::{Nonce, SessionRef};
 
 /// Who waits for what, and the reads under way for them.

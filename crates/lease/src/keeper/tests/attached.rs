@@ -1,6 +1,8 @@
 //! Leases of a session that only look until they are allowed to be taken.
 
 use super::*;
+use crate::MemoryStore;
+use crate::backend::{Backend as _, StoreInfo};
 use crate::record::SessionRef;
 
 /// A session, and what it has asked for.
@@ -13,9 +15,22 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new(records: &mut MemoryRecords, node: &str, number: u64) -> Self {
+        Self::at_store(records, node, number, None)
+    }
+
+    fn at_store(
+        records: &mut MemoryRecords,
+        node: &str,
+        number: u64,
+        store: Option<StoreInfo>,
+    ) -> Self {
         let owner = Owner { name: node.into(), incarnation: number };
         let wish = Wish::new(name(node), owner);
         let session = Session::new(wish, Settings::new(TTL), number, Moment::ZERO);
+        let session = match store {
+            Some(store) => session.at_store(&store),
+            None => session,
+        };
         let drawn = u128::from(number) << 64;
         let mut node = Self { session, drawn, asked: Vec::new(), events: Vec::new() };
         node.run(records, Moment::ZERO);
@@ -307,4 +322,28 @@ fn what_is_declined_when_the_session_is_over_does_not_hold_up_its_end() {
     assert!(!node.session.decline(seconds(1.0), x));
     node.run(&mut records, seconds(1.0));
     assert!(node.events.contains(&SessionEvent::Session(Event::Done)));
+}
+
+/// Where a read of a thousand records reads all of them, ten reads would do ten times the work.
+#[test]
+fn a_store_that_reads_everything_is_read_once_in_a_sweep() {
+    for reads_everything in [false, true] {
+        let mut records = MemoryRecords::observed();
+        let info = StoreInfo { reads_everything, ..MemoryStore::default().info() };
+        let mut node = Node::at_store(&mut records, "node-1", 1, Some(info));
+        for number in 0..2_500 {
+            node.attach(Moment::ZERO, &format!("lease-{number}"), true);
+        }
+        node.run(&mut records, Moment::ZERO);
+        node.asked();
+        node.run_until(&mut records, seconds(2.5));
+        let asked = node.asked();
+        let read = |(_, request): &(Moment, Request)| match request {
+            Request::Read(names) => names.len(),
+            other => panic!("{other:?}"),
+        };
+        let read: Vec<usize> = asked.iter().map(read).collect();
+        let once: &[usize] = if reads_everything { &[2_500] } else { &[1_000, 1_000, 500] };
+        assert_eq!(read, once);
+    }
 }

@@ -39,6 +39,7 @@ impl Herd {
             frees_after_ttls: 1,
             pushes: true,
             pushes_renewals: true,
+            reads_everything: false,
         };
         let keeper = |number| {
             let owner = Owner { name: format!("waiter-{number}"), incarnation: number };
