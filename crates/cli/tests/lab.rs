@@ -220,7 +220,7 @@ fn a_node_that_was_killed_joins_again() {
 #[test]
 #[ignore = "needs root and nft: scripts/lab test"]
 fn a_node_behind_a_blocked_port_forms_nothing() {
-    let mut lab = Lab::new("blocked", 4, Nodes::with_lease);
+    let mut lab = Lab::new("port", 4, Nodes::with_lease);
     let (id, _) = lab.identity();
     lab.nodes.process(3).signal(libc::SIGTERM);
     assert_eq!(lab.nodes.end(3, SOON), 0);
