@@ -8,8 +8,8 @@ use tenure_fuzz::room;
 
 fuzz_target!(|input: &[u8]| {
     room::within(room::for_input(input), || {
-        if let Some(note) = FormationNote::parse(input) {
-            assert_eq!(FormationNote::parse(&note.to_bytes()), Some(note));
+        if let Ok(Some(note)) = FormationNote::parse(input) {
+            assert_eq!(FormationNote::parse(&note.to_bytes()), Ok(Some(note)));
         }
         let sighting = Sighting::new(Some(1), input);
         let verdict = serde_json::to_vec(&sighting.verdict).expect("a verdict is JSON");

@@ -216,6 +216,39 @@ fn a_node_that_was_killed_joins_again() {
     assert_eq!(now.intersection(&before).count(), 4, "one has a new incarnation: {now:?}");
 }
 
+/// A node whose port is blocked, both ways, and that reaches the store.
+#[test]
+#[ignore = "needs root and nft: scripts/lab test"]
+fn a_node_behind_a_blocked_port_forms_nothing() {
+    let mut lab = Lab::new("port", 4, Nodes::with_lease);
+    let (id, _) = lab.identity();
+    lab.nodes.process(3).signal(libc::SIGTERM);
+    assert_eq!(lab.nodes.end(3, SOON), 0);
+    lab.nodes.formed(3, SOON);
+    lab.net.cut("1,2,3", "4");
+    lab.nodes.start(3);
+    let words = "a cluster lives that this node cannot reach";
+    let is_outside = |status: &Status| {
+        let why = status.0["not_ready"].as_str().unwrap_or_default();
+        status.id().is_none() && why.contains(words)
+    };
+    lab.nodes.these(&[3], "an outsider that says why", SOON, is_outside);
+    for _ in 0..rounds(1) {
+        for node in 0..3 {
+            lab.nodes.process(node).signal(libc::SIGTERM);
+            assert_eq!(lab.nodes.end(node, SOON), 0);
+            lab.nodes.start(node);
+            lab.nodes.these(&[0, 1, 2], "the others to be one cluster", SOON, |status| {
+                status.whole(3).is_some() && status.id() == id
+            });
+            assert!(is_outside(&lab.nodes.status(3).expect("it runs")));
+        }
+    }
+    // The port is opened: it joins.
+    lab.net.heal();
+    assert_eq!(Some(lab.nodes.formed(4, HEALED).0), id);
+}
+
 #[test]
 #[ignore = "needs root and nft: scripts/lab test"]
 fn of_two_halves_the_lease_leaves_one() {

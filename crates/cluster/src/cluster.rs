@@ -41,13 +41,15 @@ pub(crate) struct State {
     /// Who believes exactly this view.
     pub(crate) seen: Arc<BTreeSet<Node>>,
     pub(crate) up: bool,
+    /// Why this node is in no cluster, if it is in none and something keeps it.
+    pub(crate) outside: Option<Arc<str>>,
     pub(crate) ended: Option<End>,
 }
 
 impl State {
     /// Of a node that is in no cluster yet.
     pub(crate) fn outside(me: Node) -> Self {
-        Self { me, view: None, seen: Arc::default(), up: false, ended: None }
+        Self { me, view: None, seen: Arc::default(), up: false, outside: None, ended: None }
     }
 }
 
@@ -137,7 +139,8 @@ impl Cluster {
             return not("this node is out of the cluster");
         }
         if !state.up {
-            return not("this node is no full member yet");
+            let why = state.outside.as_ref().map_or(String::new(), |why| format!(": {why}"));
+            return not(&format!("this node is no full member yet{why}"));
         }
         match &*self.shared.proof.borrow() {
             Proof::Usable => Ok(()),

@@ -6,6 +6,7 @@ mod arbiter;
 mod discover;
 mod formation;
 mod life;
+mod outside;
 mod preflight;
 
 use std::any::Any;
@@ -45,6 +46,8 @@ struct Driver {
     messaging: Arc<Messaging>,
     /// Whether the leases can be had.
     proof: watch::Receiver<Proof>,
+    /// The newest cluster that this node has given way to. It joins none that is older.
+    newest_cluster: u64,
 }
 
 /// What users get of a node.
@@ -80,6 +83,7 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
     let leases = preflight::leases(&settings);
     runtime.spawn(preflight::prove(leases, preflight::EVERY, proof_in));
     let driver = Driver {
+        newest_cluster: 0,
         proof: proof.clone(),
         hooks,
         data,
@@ -132,6 +136,9 @@ impl Driver {
                 Ending::Downed | Ending::Removed => self.settings.rejoin,
                 Ending::Left | Ending::Refused(_) | Ending::Failed(_) => false,
             };
+            if let Ending::OtherCluster(newer) = ending {
+                self.newest_cluster = self.newest_cluster.max(newer);
+            }
             telemetry::ended(&ending);
             tracing::info!(node = %me, cluster = self.settings.cluster, again, "out of the cluster: {ending}");
             if !again || self.commands.is_closed() {

@@ -3,14 +3,26 @@
 //! Nodes that find nobody to join contend for the *formation lease*. Whoever wins it forms the
 //! cluster; the term of that tenure is the cluster's id, and the lease's note says the id and where
 //! to find members, so that the store is also a way to find the cluster. The cluster's leader keeps
-//! the lease for as long as there is one.
+//! the lease for as long as there is one, and its note says under which term a *member* holds it:
+//! every other tenure is that of a *candidate*, a node that is in no cluster.
 //!
-//! Somebody who wins the lease and finds an id in the note does not know whether that cluster still
-//! lives: its leader may have lost the store, or be on its way out. So it asks the contact points
-//! for one ttl first, and gives the lease back meanwhile: the next leader of that cluster, if there
-//! is one, takes it. If they do live and it cannot reach them, two clusters come to be, with
-//! different ids. A leader that finds another id than its own in the note therefore looks for that
-//! cluster's members, and when the two meet, the one with the lower id gives way.
+//! A candidate that finds an id in the note does not know whether that cluster lives. It may be
+//! able to reach the store and none of the members: a certificate of another authority, a wrong
+//! address, a blocked port. So:
+//!
+//! - A member that takes or renews the lease proves that the cluster lives. A candidate that sees
+//!   this stays outside, and asks from the beginning.
+//! - A candidate that wins gives the lease back at once, for the cluster's next leader to take. It
+//!   contends again, and forms a cluster if it wins, when no member has held the lease for one ttl
+//!   and the detection time, and it has asked every contact in the note for the detection time
+//!   since its first win. Tenures of other candidates prove nothing, or candidates would keep each
+//!   other waiting for ever.
+//! - A leader that leaves names the next one in the note before it gives the lease back, and
+//!   candidates leave the lease alone for the detection time.
+//!
+//! If members do live, and neither they reach the store nor the candidate them, two clusters come
+//! to be, with different ids. A leader that finds another id than its own in the note therefore
+//! looks for that cluster's members, and when the two meet, the one with the lower id gives way.
 //!
 //! While the store is away, the cluster lives on, and nobody forms another.
 //!
@@ -19,50 +31,35 @@
 //! restarts while it is cut off from all others forms a second cluster, which gives way to nobody
 //! until the two meet.
 
+mod candidacy;
+mod note;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tenure_lease::Moment;
 
-use crate::Address;
 use crate::membership::Membership;
-use crate::view::Status;
-
-/// What stands in the formation lease's note, as JSON that people can read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FormationNote {
-    /// The cluster that was formed last.
-    pub cluster: u64,
-    /// Where to find members of it.
-    pub contacts: Vec<Address>,
-}
-
-impl FormationNote {
-    /// Reads a note; an empty one, or one that is not ours, says nothing.
-    pub fn parse(note: &[u8]) -> Option<Self> {
-        serde_json::from_slice(note).ok()
-    }
-
-    /// For the record.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_default() // Numbers and strings always serialise.
-    }
-}
+use crate::settings::MembershipSettings;
+use crate::view::{Status, View};
+use crate::{Address, Node};
+use candidacy::Candidacy;
+pub use note::{FormationNote, FormationSight, ReadNote, UnreadableNote};
 
 /// One node's part in forming and finding the cluster. Pure.
 #[derive(Clone, Debug)]
 pub struct Formation {
     guard: Guard,
+    /// How many contact points must be known before this node forms a cluster, itself included.
+    contacts_min: usize,
     discovered: Vec<Address>,
-    /// What the lease's record said when it was last read.
+    /// What the lease's record said when it was last read, of what could be read.
     note: Option<FormationNote>,
-    /// Since when this node has asked for the cluster of this id.
-    asked: Option<(u64, Moment)>,
+    /// Whether the note was unreadable when the record was last read.
+    unreadable: bool,
     asking: Vec<Address>,
-    /// The lease was won before that cluster was asked for long enough. When to look at its record
-    /// next: a newer cluster may stand there.
-    gave_back: Option<Moment>,
+    /// While this node is in no cluster and does not contend: when to look at the record next.
+    look_at: Option<Moment>,
     contending: bool,
     held: Option<u64>,
     /// The note was read since the last look at it.
@@ -74,10 +71,12 @@ pub struct Formation {
 /// What keeps two nodes from forming a cluster each.
 #[derive(Clone, Debug)]
 enum Guard {
-    /// A lease with this ttl.
-    Lease { ttl: Duration },
+    Lease(Box<Candidacy>),
     /// The order of the seeds; the first waits this long for the others.
-    SeedOrder { patience: Duration, since: Option<Moment> },
+    SeedOrder {
+        patience: Duration,
+        since: Option<Moment>,
+    },
 }
 
 /// What is to be done.
@@ -85,28 +84,47 @@ enum Guard {
 pub enum FormationEffect {
     /// Ask these for a cluster.
     Join(Vec<Address>),
-    /// Contend for the formation lease, and keep at it. The record's note stays as it is.
+    /// Contend for the formation lease, look at its record meanwhile, and keep at both. The record's
+    /// note stays as it is.
     Contend,
     /// Stop contending, or release the lease.
     Withdraw,
-    /// Read the record once, and call [`Formation::read`] with its note.
+    /// Read the record once, and call [`Formation::saw`].
     Look,
     /// Form a cluster with this id: the term of the lease that was won.
     Form(u64),
     /// Form a cluster with an id that is probably higher than those of others: a wall clock's.
     FormUnguarded,
-    /// Put this into the record, and call [`Formation::read`] when it stands there. To be tried again
-    /// for as long as the lease is held and no other note is to be written.
+    /// Put this into the record, and call [`Formation::wrote`] when it stands there. To be tried
+    /// again for as long as the lease is held and no other note is to be written.
     WriteNote(FormationNote),
     /// There may be another cluster: say to these which one this is, so that one of the two gives
     /// way.
     Meet(Vec<Address>),
 }
 
+/// Why a node that is in no cluster forms none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FormationObstacle {
+    /// A member of this cluster holds the formation lease: it must be joined.
+    ClusterLives(u64),
+    /// Whether this cluster lives is not known yet.
+    Asking(u64),
+    /// What the note says cannot be read.
+    Unreadable(UnreadableNote),
+    /// Fewer contact points are known than the settings require.
+    TooFewContacts {
+        /// How many are known, this node included.
+        known: usize,
+        /// How many must be.
+        required: usize,
+    },
+}
+
 impl Formation {
     /// Guarded by a lease with this ttl.
-    pub fn by_lease(ttl: Duration) -> Self {
-        Self::new(Guard::Lease { ttl })
+    pub fn by_lease(ttl: Duration, settings: &MembershipSettings) -> Self {
+        Self::new(Guard::Lease(Box::new(Candidacy::new(ttl, settings.clone()))))
     }
 
     /// Without a store: the first of the discovered addresses forms the cluster if nobody has let
@@ -115,14 +133,20 @@ impl Formation {
         Self::new(Guard::SeedOrder { patience, since: None })
     }
 
+    /// Forms no cluster while fewer contact points are known, this node included.
+    pub fn contacts_min(self, contacts_min: usize) -> Self {
+        Self { contacts_min, ..self }
+    }
+
     fn new(guard: Guard) -> Self {
         Self {
             guard,
+            contacts_min: 1,
             discovered: Vec::new(),
             note: None,
-            asked: None,
+            unreadable: false,
             asking: Vec::new(),
-            gave_back: None,
+            look_at: None,
             contending: false,
             held: None,
             unread: false,
@@ -135,18 +159,27 @@ impl Formation {
         self.discovered = contacts;
     }
 
-    /// The lease's record was read, by whatever means.
-    pub fn read(&mut self, note: Option<FormationNote>) {
-        if note.is_some() {
-            self.note = note;
-            self.unread = true;
+    /// The lease's record was read.
+    pub fn saw(&mut self, sight: &FormationSight, now: Moment) {
+        if let Guard::Lease(candidacy) = &mut self.guard {
+            candidacy.see(sight, self.note.as_ref(), now);
         }
+        self.read(sight.note.clone());
+    }
+
+    /// This note stands in the record, as it was asked for.
+    pub fn wrote(&mut self, note: FormationNote) {
+        self.read(Ok(Some(note)));
     }
 
     /// The lease was won, with this term; its record said this before.
-    pub fn won(&mut self, term: u64, note: Option<FormationNote>) {
+    pub fn won(&mut self, term: u64, note: ReadNote, now: Moment) {
+        let found = note.as_ref().ok().and_then(Option::as_ref);
+        if let Guard::Lease(candidacy) = &mut self.guard {
+            candidacy.win(found, self.note.as_ref(), now);
+        }
         self.held = Some(term);
-        self.written = note.clone();
+        self.written = note.clone().ok().flatten();
         self.read(note);
     }
 
@@ -155,6 +188,50 @@ impl Formation {
         self.held = None;
         self.contending = false;
         self.written = None;
+    }
+
+    fn read(&mut self, note: ReadNote) {
+        self.unreadable = note.is_err();
+        if let Ok(Some(note)) = note {
+            self.note = Some(note);
+            self.unread = true;
+        }
+    }
+
+    /// The cluster in the note, as far as it was read.
+    pub fn noted_cluster(&self) -> Option<u64> {
+        self.note.as_ref().map(|note| note.cluster)
+    }
+
+    /// Whom this node asks for a cluster.
+    pub fn contacts(&self) -> &[Address] {
+        &self.asking
+    }
+
+    /// Why this node, which is in no cluster, forms none; `None` if it may.
+    pub fn obstacle(&self, own: &Address, now: Moment) -> Option<FormationObstacle> {
+        let Guard::Lease(candidacy) = &self.guard else { return self.too_few_contacts(own) };
+        if self.unreadable {
+            return Some(FormationObstacle::Unreadable(UnreadableNote));
+        }
+        let Some(note) = &self.note else { return self.too_few_contacts(own) };
+        if self.held == Some(note.cluster) {
+            return None; // It has said in the note that it does.
+        }
+        if candidacy.member_may_hold(now) {
+            return Some(FormationObstacle::ClusterLives(note.cluster));
+        }
+        match candidacy.asked_enough_at() {
+            Some(at) if at <= now => self.too_few_contacts(own),
+            _ => Some(FormationObstacle::Asking(note.cluster)),
+        }
+    }
+
+    fn too_few_contacts(&self, own: &Address) -> Option<FormationObstacle> {
+        let own = (!self.discovered.contains(own)).then_some(own);
+        let known = self.discovered.iter().chain(own).collect::<BTreeSet<_>>().len();
+        let required = self.contacts_min;
+        (known < required).then_some(FormationObstacle::TooFewContacts { known, required })
     }
 
     /// What is to be done now. To be called after each of the above, whenever the membership
@@ -174,8 +251,8 @@ impl Formation {
 
     /// When [`poll`](Self::poll) has something to do by itself.
     pub fn next_wake(&self) -> Moment {
-        match (&self.guard, self.gave_back) {
-            (Guard::Lease { .. }, Some(look)) if !self.contending => look,
+        match (&self.guard, self.look_at) {
+            (Guard::Lease(_), Some(look)) => look,
             (Guard::SeedOrder { patience, since: Some(since) }, _) => *since + *patience,
             _ => Moment::NEVER,
         }
@@ -196,37 +273,33 @@ impl Formation {
             self.asking.clone_from(&contacts);
             effects.push(FormationEffect::Join(contacts));
         }
-        if let Some(note) = &self.note
-            && self.held != Some(note.cluster)
-            && self.asked.is_none_or(|(cluster, _)| cluster != note.cluster)
-        {
-            self.asked = Some((note.cluster, now));
-        }
-        match (&mut self.guard, self.held) {
-            (Guard::Lease { ttl }, held) => {
-                let asked_enough = self.asked.is_none_or(|(_, since)| since + *ttl <= now);
-                match held {
-                    Some(term) if asked_enough => self.form(term, own, effects),
-                    // Perhaps that cluster's leader has gone, and the next one is about to take the
-                    // lease: of two sides of a split, the one that lives on.
-                    Some(_) => {
-                        self.withdraw(effects);
-                        self.gave_back = Some(now + LOOK);
-                    }
-                    None if asked_enough || self.gave_back.is_none() => self.contend(effects),
-                    None => {
-                        if self.gave_back.take_if(|at| *at <= now).is_some() {
-                            self.gave_back = Some(now + LOOK);
-                            effects.push(FormationEffect::Look);
-                        }
+        let obstacle = self.obstacle(own, now);
+        let first = self.discovered.first() == Some(own);
+        match &mut self.guard {
+            Guard::Lease(candidacy) => match self.held {
+                Some(term) if obstacle.is_none() => self.form(term, own, effects),
+                // The noted cluster's next leader may be about to take the lease: of two sides of a
+                // split, the one that lives on.
+                Some(_) if candidacy.gives_back() => {
+                    self.withdraw(effects);
+                    self.look_at = Some(now + LOOK);
+                }
+                Some(_) if self.look_at.is_some_and(|at| at > now) => {}
+                Some(_) => self.look_at = Some(now + LOOK),
+                None if self.is_turn(own, now) => self.contend(effects),
+                None => {
+                    self.withdraw(effects);
+                    if self.look_at.is_none_or(|at| at <= now) {
+                        self.look_at = Some(now + LOOK);
+                        effects.push(FormationEffect::Look);
                     }
                 }
-            }
-            (Guard::SeedOrder { patience, since }, _) => {
+            },
+            Guard::SeedOrder { patience, since } => {
                 // The others have nothing to wake up for.
-                if self.discovered.first() == Some(own)
-                    && now >= *since.get_or_insert(now) + *patience
-                {
+                if !first || obstacle.is_some() {
+                    *since = None;
+                } else if now >= *since.get_or_insert(now) + *patience {
                     *since = None;
                     effects.push(FormationEffect::FormUnguarded);
                 }
@@ -234,13 +307,23 @@ impl Formation {
         }
     }
 
+    /// Whether this node, which is in no cluster, should contend for the lease: to find out whether
+    /// a member holds it, and again when it may form a cluster.
+    fn is_turn(&self, own: &Address, now: Moment) -> bool {
+        let Guard::Lease(candidacy) = &self.guard else { return false };
+        let next = self.note.as_ref().and_then(|note| note.next.as_ref());
+        let of_another = next.is_some_and(|next| next != own)
+            && candidacy.handed_over_until().is_some_and(|until| now < until);
+        let asked = candidacy.asked_enough_at().is_none_or(|at| at <= now) || self.note.is_none();
+        asked && !of_another && !self.unreadable && self.too_few_contacts(own).is_none()
+    }
+
     /// Says so in the record before it forms a cluster: one that is in no note would never be found
     /// by those that it replaces, if this node lost the lease just then.
     fn form(&mut self, term: u64, own: &Address, effects: &mut Vec<FormationEffect>) {
-        let note = FormationNote { cluster: term, contacts: vec![own.clone()] };
+        let contacts = vec![own.clone()];
+        let note = FormationNote { cluster: term, contacts, member: Some(term), next: None };
         if self.note.as_ref() == Some(&note) {
-            self.asked = None;
-            self.gave_back = None;
             effects.push(FormationEffect::Form(term));
         } else {
             self.write(note, effects);
@@ -253,39 +336,51 @@ impl Formation {
         membership: &Membership,
         effects: &mut Vec<FormationEffect>,
     ) {
-        self.asked = None;
-        self.gave_back = None;
+        self.look_at = None;
         self.asking.clear();
         if let Guard::SeedOrder { since, .. } = &mut self.guard {
             *since = None;
             return;
         }
         let Some(view) = membership.view() else { return };
-        // Who sees no leader, because nobody answers, looks at the record too: there may be a newer
-        // cluster, and nobody else who would tell.
-        // But not who is only joining: it starts over, and would be in the way of those outside who
-        // could form one.
-        let joins = view.member(membership.me()).is_some_and(|own| !own.is_full());
-        if joins || membership.leader().is_some_and(|leader| leader != membership.me()) {
+        // Who is only joining starts over if all others are gone, and would be in the way of those
+        // outside who could form a cluster.
+        if view.member(membership.me()).is_some_and(|own| !own.is_full()) {
             return self.withdraw(effects);
         }
+        // Who sees no leader, because nobody answers, looks at the record too: there may be a newer
+        // cluster, and nobody else who would tell.
+        let successor = membership.leader().filter(|leader| *leader != membership.me());
+        match (self.held, successor) {
+            (None, Some(_)) => self.withdraw(effects),
+            // What stands there may name a newer cluster.
+            (Some(_), Some(_)) if self.unreadable => self.withdraw(effects),
+            (Some(term), Some(next)) => {
+                let note = noted(term, view, Some(next));
+                match self.note.as_ref() == Some(&note) {
+                    true => self.withdraw(effects),
+                    false => self.write(note, effects),
+                }
+            }
+            (held, None) => {
+                self.meet_noted(cluster, effects);
+                match held {
+                    None => self.contend(effects),
+                    Some(_) if self.unreadable => {}
+                    Some(term) => self.write(noted(term, view, None), effects),
+                }
+            }
+        }
+    }
+
+    /// Looks for the members of another cluster than this node's, if the note names one.
+    fn meet_noted(&mut self, cluster: u64, effects: &mut Vec<FormationEffect>) {
         if std::mem::take(&mut self.unread)
             && let Some(note) = &self.note
             && note.cluster != cluster
         {
             effects.push(FormationEffect::Meet(note.contacts.clone()));
         }
-        if self.held.is_none() {
-            return self.contend(effects);
-        }
-        let is_up = |status| (Status::Up..=Status::Leaving).contains(&status);
-        let contacts = view
-            .members()
-            .filter(|(_, member)| is_up(member.status))
-            .map(|(node, _)| node.address.clone())
-            .take(MOST_CONTACTS)
-            .collect();
-        self.write(FormationNote { cluster, contacts }, effects);
     }
 
     fn write(&mut self, note: FormationNote, effects: &mut Vec<FormationEffect>) {
@@ -296,6 +391,7 @@ impl Formation {
     }
 
     fn contend(&mut self, effects: &mut Vec<FormationEffect>) {
+        self.look_at = None;
         if !self.contending {
             self.contending = true;
             effects.push(FormationEffect::Contend);
@@ -307,6 +403,18 @@ impl Formation {
             self.lost();
             effects.push(FormationEffect::Withdraw);
         }
+    }
+}
+
+/// What a member writes that holds the lease under this term, and hands it over to `next`.
+fn noted(term: u64, view: &View, next: Option<&Node>) -> FormationNote {
+    let is_up = |status| (Status::Up..=Status::Leaving).contains(&status);
+    let up = view.members().filter(|(_, member)| is_up(member.status));
+    FormationNote {
+        cluster: view.cluster(),
+        contacts: up.map(|(node, _)| node.address.clone()).take(MOST_CONTACTS).collect(),
+        member: Some(term),
+        next: next.map(|node| node.address.clone()),
     }
 }
 

@@ -9,7 +9,7 @@
 //! reachability/     pure: who answers whom
 //! membership/       pure: joining, gossip, leading, leaving
 //! downing/          pure: what each strategy decides; resolver.rs: when, by whom, and the verdict
-//! formation.rs      pure: exactly one cluster, of however many nodes start at once
+//! formation/        pure: exactly one cluster, of however many nodes start at once
 //! messaging/        messages to named receivers; reliable ones
 //! transport/        mutual TLS, frames, a lane for control and one for data
 //! driver/           the thread that gives the cores a clock, a network and a store

@@ -48,6 +48,10 @@ pub struct Membership {
     /// Whether only a verdict ends a membership.
     by_verdict: bool,
     random: Random,
+    /// This node joins no cluster with a lower id: it knows of this one.
+    cluster_min: u64,
+    /// Contacts that are in a cluster with a lower id, and when to ask them again.
+    older: BTreeMap<Address, Moment>,
     phase: Phase,
     /// Who believes exactly what this node believes; always itself.
     seen: BTreeSet<Node>,
@@ -123,6 +127,8 @@ impl Membership {
             settings,
             by_verdict: false,
             random,
+            cluster_min: 0,
+            older: BTreeMap::new(),
             phase: Phase::Outside { contacts: Vec::new(), ask_at: Moment::NEVER },
             seen: BTreeSet::new(),
             converged: None,
@@ -151,6 +157,12 @@ impl Membership {
     /// Whether somebody was replaced, and there is no verdict yet.
     pub fn owes_verdict(&self) -> bool {
         self.by_verdict && self.view().is_some_and(|view| view.asked() > view.verdict().generation)
+    }
+
+    /// Joins no cluster with a lower id than this: one with this id exists, and older ones give way
+    /// to it.
+    pub fn refuse_clusters_below(&mut self, cluster: u64) {
+        self.cluster_min = cluster;
     }
 
     /// Asks these for a cluster, until one of them lets this node in. May be called again with

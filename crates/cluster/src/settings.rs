@@ -59,6 +59,12 @@ pub struct Settings {
     /// a cluster. Longer than the slowest node's start. Default 5 s.
     #[serde(default = "default_seed_patience", with = "humane")]
     pub seed_patience: Duration,
+    /// How many contact points must be known before this node forms a cluster, itself included: the
+    /// addresses that `discover` finds. It keeps a node whose discovery finds only a part of the
+    /// others from forming a cluster of its own. At most as many as are always found, and at most
+    /// as many nodes as are started together. Default 1.
+    #[serde(default = "default_contacts_min")]
+    pub contacts_min: usize,
     /// Whether a node that was declared down or removed joins again by itself, as a new
     /// incarnation. Otherwise it is over, and whoever runs the process decides. Default false.
     #[serde(default)]
@@ -100,6 +106,7 @@ impl Settings {
             plaintext_without_any_protection: false,
             discover: Vec::new(),
             seed_patience: default_seed_patience(),
+            contacts_min: default_contacts_min(),
             rejoin: false,
             must_agree: BTreeMap::new(),
             membership: MembershipSettings::default(),
@@ -188,6 +195,18 @@ impl Settings {
                  nodes: that one forms the cluster",
             );
         }
+        let is_node = |discovery: &Discovery| matches!(discovery, Discovery::Node(_));
+        let known = self.discover.len() + 1;
+        if self.contacts_min == 0 {
+            return refuse("contacts_min must be at least 1: the node itself counts");
+        }
+        if self.discover.iter().all(is_node) && self.contacts_min > known {
+            return Err(SettingsError(format!(
+                "contacts_min {} can never be met: discover finds {known} with this node; set \
+                 contacts_min lower, or discover more",
+                self.contacts_min
+            )));
+        }
         self.downing.as_ref().map_or(Ok(()), Strategy::check)?;
         let needs_lease = matches!(self.downing, Some(Strategy::LeaseMajority(_)));
         if needs_lease != self.arbitration.is_some() {
@@ -210,6 +229,10 @@ fn default_address() -> Address {
     let host = host.unwrap_or_else(default_name);
     let text = if host.contains(':') { format!("[{host}]:7400") } else { format!("{host}:7400") };
     Address::new(&text).unwrap_or_else(|_| LOOPBACK.parse().expect("an address"))
+}
+
+fn default_contacts_min() -> usize {
+    1
 }
 
 fn default_seed_patience() -> Duration {
@@ -369,6 +392,10 @@ pub enum Rule {
     ProveAddress,
     /// When every side asks, a member that was replaced at its address is settled by a verdict too.
     ReplacedByVerdict,
+    /// A member that holds the formation lease is proof that its cluster lives.
+    MemberRestartsAsking,
+    /// A candidate that wins the formation lease before it may form a cluster gives it back.
+    CandidateGivesBack,
 }
 
 /// Settings that cannot work, and why.

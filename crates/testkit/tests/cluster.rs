@@ -40,6 +40,19 @@ fn a_cluster_survives_whatever_happens() {
     assert!(missing.is_empty(), "never met: {missing:?}");
 }
 
+/// Nodes that reach the store and nobody else, while leaders leave, crash and come back.
+#[test]
+fn outsiders_form_nothing_beside_a_cluster() {
+    let mut outsiders = 0;
+    for seed in 0..seeds() / 3 {
+        let outcome = run(seed, &Plan::with_outsiders(seed, nodes(seed)));
+        assert!(outcome.violations.is_empty(), "seed {seed}: {:?}", outcome.violations);
+        outsiders += outcome.coverage.get("outsider").copied().unwrap_or_default();
+    }
+    println!("{} schedules, {outsiders} outsiders", seeds() / 3);
+    assert!(outsiders > seeds() / 3, "{outsiders}");
+}
+
 /// `TENURE_SEED=7 cargo test … replay -- --ignored --nocapture` shows what happens in one schedule.
 #[test]
 #[ignore = "a tool: prints the trace of the schedule TENURE_SEED"]

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use tenure_lease::{Lease, Tenure};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
+
+use crate::formation::{FormationNote, FormationSight, ReadNote};
 
 /// What the core wants.
 #[derive(Debug)]
@@ -12,15 +14,31 @@ pub(super) enum LeaseOrder {
     Contend,
     Withdraw,
     Look,
-    WriteNote(Vec<u8>),
+    WriteNote(FormationNote),
 }
 
 /// What became of it.
 #[derive(Debug)]
 pub(super) enum LeaseNews {
-    Won { term: u64, note: Vec<u8> },
-    Read(Vec<u8>),
+    Won { term: u64, note: ReadNote },
+    Saw(FormationSight),
+    Wrote(FormationNote),
     Lost,
+}
+
+/// To be answered by the node's loop, as a sign of life.
+pub(super) type SignOfLife = oneshot::Sender<()>;
+
+/// The lease, renewed only while whoever takes the questions answers them: a node whose thread hangs
+/// in its loop does nothing for the cluster, and must not keep others from forming one.
+pub(super) fn tied_to_loop(lease: Lease, questions: mpsc::Sender<SignOfLife>) -> Lease {
+    lease.liveness(move || {
+        let questions = questions.clone();
+        async move {
+            let (answer, answered) = oneshot::channel();
+            questions.send(answer).await.is_ok() && answered.await.is_ok()
+        }
+    })
 }
 
 /// Does what is ordered until there are no more orders; then gives the lease back.
@@ -39,7 +57,8 @@ pub(super) async fn tend(
             LeaseOrder::Withdraw | LeaseOrder::WriteNote(_) => continue,
         }
         let Some(tenure) = contend(&lease, &mut orders, &news).await else { continue };
-        let won = LeaseNews::Won { term: tenure.token().term, note: tenure.note().to_vec() };
+        let won =
+            LeaseNews::Won { term: tenure.token().term, note: FormationNote::parse(tenure.note()) };
         if news.send(won).await.is_err() || !hold(tenure, &mut orders, &news).await {
             continue;
         }
@@ -83,7 +102,7 @@ async fn look(lease: &Lease, news: &mpsc::Sender<LeaseNews>) {
     let Ok(name) = lease.name() else { return };
     match lease.store().inspect(name.as_str()).await {
         Ok(Some(record)) => {
-            let _ = news.send(LeaseNews::Read(record.note)).await;
+            let _ = news.send(LeaseNews::Saw(FormationSight::new(&record))).await;
         }
         Ok(None) => {}
         Err(error) => tracing::debug!(lease = name.as_str(), "cannot be read: {error}"),
@@ -109,9 +128,9 @@ async fn hold(
                     return false;
                 }
                 Some(LeaseOrder::WriteNote(note)) => {
-                    match tenure.write_note(note.clone()).await {
+                    match tenure.write_note(note.to_bytes()).await {
                         Ok(()) => {
-                            let _ = news.send(LeaseNews::Read(note)).await;
+                            let _ = news.send(LeaseNews::Wrote(note)).await;
                         }
                         Err(error) => {
                             tracing::warn!("the formation lease's note was not written: {error}");
@@ -131,3 +150,31 @@ async fn hold(
 /// How often to look for a cluster that somebody else has formed.
 const LOOK: Duration = Duration::from_millis(500);
 const AFTER_ERROR: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use tenure_lease::{Loss, MemoryStore, Store};
+
+    use super::*;
+
+    /// The runtime runs on; only the loop that should answer hangs.
+    #[tokio::test]
+    async fn a_loop_that_hangs_loses_the_lease() {
+        let (questions, mut signs_of_life) = mpsc::channel::<SignOfLife>(1);
+        let ttl = Duration::from_secs(2);
+        let lease = Store::new(MemoryStore::default()).lease("shop.formation").ttl(ttl);
+        let tenure = tied_to_loop(lease, questions).acquire().await.unwrap();
+        let answers = async {
+            while let Some(sign) = signs_of_life.recv().await {
+                let _ = sign.send(());
+            }
+        };
+        tokio::select! {
+            () = answers => {}
+            loss = tenure.lost() => panic!("{loss}"),
+            () = tokio::time::sleep(ttl * 2) => {}
+        }
+        let loss = tokio::time::timeout(ttl * 2, tenure.lost()).await.expect("it is lost");
+        assert_eq!(loss, Loss::Unresponsive);
+    }
+}

@@ -8,10 +8,11 @@ use tokio::sync::{mpsc, watch};
 
 use super::arbiter::{ArbiterNews, ArbiterOrder, arbitrate};
 use super::discover::Discoverer;
-use super::formation::{LeaseNews, LeaseOrder, tend};
+use super::formation::{LeaseNews, LeaseOrder, tend, tied_to_loop};
+use super::outside::Outside;
 use super::{Command, Driver, Proof, entropy};
 use crate::downing::Strategy;
-use crate::formation::{Formation, FormationEffect, FormationNote};
+use crate::formation::{Formation, FormationEffect};
 use crate::membership::{Effect, Ending, Membership};
 use crate::message::{Control, decode, encode};
 use crate::resolver::{Asked, Resolver, ResolverEffect};
@@ -36,6 +37,7 @@ struct Life<'a> {
     /// Told when everything is handed over.
     hand_over: mpsc::Sender<()>,
     discoverer: Discoverer,
+    outside: Outside,
     published: Option<(Digest, bool, usize)>,
     /// Members that are gone, and with whom nobody should begin to talk any more.
     removed: Vec<Node>,
@@ -48,9 +50,10 @@ impl Driver {
         let settings = &self.settings;
         let roles = settings.roles.iter().map(|role| Role::from(role.as_str())).collect();
         let formation = match &settings.formation {
-            Some(lease) => Formation::by_lease(lease.timing().ttl),
+            Some(lease) => Formation::by_lease(lease.timing().ttl, &settings.membership),
             None => Formation::by_seed_order(settings.seed_patience),
         };
+        let formation = formation.contacts_min(settings.contacts_min);
         let mut membership = Membership::new(
             me.clone(),
             Arc::new(roles),
@@ -58,6 +61,7 @@ impl Driver {
             settings.membership.clone(),
             entropy(),
         );
+        membership.refuse_clusters_below(self.newest_cluster);
         if let Some(strategy) = &settings.downing
             && strategy.only_by_verdict()
         {
@@ -65,8 +69,11 @@ impl Driver {
         }
         let (lease, orders) = mpsc::channel(ORDERS);
         let (news_in, mut news) = mpsc::channel(ORDERS);
-        let lease_task =
-            settings.formation.clone().map(|lease| tokio::spawn(tend(lease, orders, news_in)));
+        let (questions, mut signs_of_life) = mpsc::channel(1);
+        let lease_task = settings
+            .formation
+            .clone()
+            .map(|lease| tokio::spawn(tend(tied_to_loop(lease, questions), orders, news_in)));
         let resolver = settings.downing.clone().map(|strategy| {
             let (timing, rules) = (settings.resolver.clone(), settings.membership.clone());
             Resolver::new(strategy, timing, rules, entropy())
@@ -97,6 +104,7 @@ impl Driver {
             arbiter,
             hand_over,
             discoverer,
+            outside: Outside::default(),
             published: None,
             removed: Vec::new(),
             ended: None,
@@ -118,6 +126,7 @@ impl Driver {
             tokio::select! {
                 biased;
                 () = tokio::time::sleep(wake.since(Moment::now())) => {}
+                Some(sign) = signs_of_life.recv() => drop(sign.send(())),
                 Some(news) = news.recv() => life.lease_news(news),
                 Some(news) = arbiter_news.recv() => life.arbiter_news(news),
                 () = refused(&mut proof) => life.membership.leave(Moment::now()),
@@ -245,7 +254,7 @@ impl Life<'_> {
             FormationEffect::Withdraw => self.order(LeaseOrder::Withdraw),
             // One that finds no room comes after others that were not answered yet.
             FormationEffect::Look => drop(self.lease.try_send(LeaseOrder::Look)),
-            FormationEffect::WriteNote(note) => self.order(LeaseOrder::WriteNote(note.to_bytes())),
+            FormationEffect::WriteNote(note) => self.order(LeaseOrder::WriteNote(note)),
         }
     }
 
@@ -319,10 +328,25 @@ impl Life<'_> {
     }
 
     fn lease_news(&mut self, news: LeaseNews) {
+        let now = Moment::now();
         match news {
-            LeaseNews::Won { term, note } => self.formation.won(term, FormationNote::parse(&note)),
-            LeaseNews::Read(note) => self.formation.read(FormationNote::parse(&note)),
+            LeaseNews::Won { term, note } => {
+                if let Err(error) = &note {
+                    tracing::warn!("{error}");
+                }
+                self.formation.won(term, note, now);
+            }
+            LeaseNews::Saw(sight) => self.formation.saw(&sight, now),
+            LeaseNews::Wrote(note) => self.formation.wrote(note),
             LeaseNews::Lost => self.formation.lost(),
+        }
+        // A cluster is in the note before it is formed: one that was said to be newer than the
+        // noted one never was.
+        if let Some(noted) = self.formation.noted_cluster()
+            && noted < self.driver.newest_cluster
+        {
+            self.driver.newest_cluster = noted;
+            self.membership.refuse_clusters_below(noted);
         }
     }
 
@@ -337,6 +361,9 @@ impl Life<'_> {
     }
 
     fn transport_event(&mut self, event: transport::Event) {
+        if self.membership.cluster().is_none() {
+            self.outside.transport_event(&event);
+        }
         match event {
             transport::Event::Control { from, frames } => {
                 for frame in frames {
@@ -345,6 +372,7 @@ impl Life<'_> {
                             self.driver.messaging.posted(&from.node, &frame);
                         }
                         Some(message) => {
+                            self.outside.received(&from.node.address, &message);
                             self.membership.receive(&from.node, message, Moment::now());
                         }
                         // A newer minor version may say things that this one does not know.
@@ -384,8 +412,16 @@ impl Life<'_> {
     }
 
     fn publish(&mut self) {
-        let Some(view) = self.membership.view() else { return };
         let me = self.membership.me();
+        let Some(view) = self.membership.view() else {
+            let why = self.outside.explain(&self.formation, &me.address, Moment::now());
+            self.driver.state.send_if_modified(|state| {
+                let changed = state.outside != why;
+                state.outside = why;
+                changed
+            });
+            return;
+        };
         let own = view.member(me).map(|member| member.status);
         let up = own.is_some_and(|status| (Status::Up..Status::Down).contains(&status));
         // Those who have seen a view only become more while the view stays the same.
@@ -399,6 +435,7 @@ impl Life<'_> {
             self.driver.state.send_modify(|state| {
                 state.view = view.or(state.view.take());
                 state.seen = seen;
+                state.outside = None;
                 state.up = up;
             });
         }

@@ -18,7 +18,8 @@ impl Membership {
         let join = self.join_request(0);
         let Phase::Outside { contacts, ask_at } = &mut self.phase else { return };
         *ask_at = now + self.random.around(ASK_AGAIN);
-        for contact in contacts {
+        self.older.retain(|_, ask_at| *ask_at > now);
+        for contact in contacts.iter().filter(|contact| !self.older.contains_key(*contact)) {
             self.effects.push(Effect::Greet(contact.clone(), Control::Join(join.clone())));
         }
     }
@@ -128,6 +129,14 @@ impl Membership {
         if !matches!(self.phase, Phase::Outside { .. }) || !lists_me {
             return;
         }
+        if state.view.cluster() < self.cluster_min {
+            // It is about to give way itself. Asked again and again, it would have to give this
+            // node up each time.
+            if self.older.len() < OLDER_MAX {
+                self.older.insert(from.address.clone(), now + ASK_OLDER_AGAIN);
+            }
+            return;
+        }
         self.enter((*state.view).clone(), now);
         for (node, member) in state.view.members() {
             if member.status >= Status::Up || *node == self.me {
@@ -183,3 +192,7 @@ fn check_agreement(ours: &[(String, String)], theirs: &[(String, String)]) -> Re
 
 /// How long a node that wants to join waits for an answer before it asks again.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// How long a contact that is in an older cluster is left alone.
+const ASK_OLDER_AGAIN: Duration = Duration::from_secs(10);
+/// How many such contacts are remembered; more than anybody asks.
+const OLDER_MAX: usize = 256;

@@ -31,7 +31,8 @@ impl Sim {
     pub(super) fn look_for_cluster(&mut self) {
         let now = self.now;
         let is_up = self.somebody_is_up() || !self.somebody_is_outside();
-        let most = self.settings.formation_ttl + SOON;
+        let asked = self.settings.formation_ttl + self.settings.membership.detection();
+        let most = asked + SOON;
         let Some(calm) = &mut self.calm else { return };
         if is_up {
             calm.seen = now;
@@ -59,5 +60,6 @@ impl Sim {
     }
 }
 
-/// What formation takes besides the ttl of a lease whose holder is gone.
+/// What formation takes besides the ttl of a lease whose holder is gone, and the detection time in
+/// which a member would have answered.
 const SOON: Duration = Duration::from_secs(3);

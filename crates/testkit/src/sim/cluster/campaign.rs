@@ -80,6 +80,7 @@ enum Undo {
     Quick(usize),
     Store(usize),
     QuickStore,
+    Admit(usize),
 }
 
 impl Campaign<'_> {
@@ -140,6 +141,7 @@ impl Campaign<'_> {
             Undo::Quick(node) => sim.slow(node, Duration::ZERO),
             Undo::Store(node) => sim.reach_store(node, true),
             Undo::QuickStore => sim.slow_store(Duration::ZERO),
+            Undo::Admit(node) => sim.shut_out(node, false),
         }
     }
 
@@ -206,6 +208,12 @@ impl Campaign<'_> {
                 self.undo_later(sim, 30, Undo::QuickStore);
             }
             Fault::CrashWinner => self.crash_winner = true,
+            Fault::Outsider => {
+                sim.meet("outsider");
+                sim.shut_out(node, true);
+                sim.restart(node);
+                self.undo_later(sim, 60, Undo::Admit(node));
+            }
             _ => {}
         }
     }

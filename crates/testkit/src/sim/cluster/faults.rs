@@ -55,6 +55,16 @@ impl Sim {
     /// Whether a node reaches the store.
     pub fn reach_store(&mut self, node: usize, reaches: bool) {
         self.places[node].store = reaches;
+        for which in 0..self.places[node].processes.len() {
+            self.look_for_guard(node, which);
+        }
+    }
+
+    /// Whether nobody reaches this node, nor it anybody: its certificate is of another authority,
+    /// its port is blocked. What happens to the store is another matter.
+    pub fn shut_out(&mut self, node: usize, shut_out: bool) {
+        self.note(|| format!("n{node} is shut out: {shut_out}"));
+        self.network.shut_out(node, shut_out);
     }
 
     /// Everything to and from this node takes longer by this.
@@ -66,6 +76,7 @@ impl Sim {
     pub fn crash(&mut self, node: usize) {
         self.singleton_crashes(node);
         let processes = std::mem::take(&mut self.places[node].processes);
+        self.places[node].newest_cluster = 0;
         for process in processes {
             self.note(|| format!("{} crashes", process.node));
             self.truth.change(&process.node, |facts| facts.dead = true);
@@ -84,6 +95,7 @@ impl Sim {
         let now = self.now;
         for process in &mut self.places[node].processes {
             process.paused = true;
+            process.guards_since = None;
             process.clock.freeze(now, clock_too);
         }
         self.singleton_pauses(node, clock_too);

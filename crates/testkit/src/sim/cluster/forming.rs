@@ -1,5 +1,6 @@
 //! What a process does about the formation lease.
 
+use tenure_cluster::Node;
 use tenure_cluster::formation::FormationEffect;
 use tenure_lease::Moment;
 
@@ -22,11 +23,11 @@ impl Sim {
                 let note = self.store.note().cloned();
                 match self.store.acquire(&process.node, self.now) {
                     Some(term) => {
-                        process.formation.won(term, note);
+                        process.formation.won(term, Ok(note), local);
                         let next = local + ttl / 3;
                         process.lease = Lease::Held { term, renewed: local, next };
                     }
-                    None => process.formation.read(note),
+                    None => process.formation.saw(&self.store.sight(), local),
                 }
             }
             Lease::Held { term, renewed, next } => {
@@ -37,10 +38,10 @@ impl Sim {
                 if reaches {
                     *renewed = local;
                     if let Some(note) = process.note.clone().filter(|_| !refused) {
-                        self.store.write(&process.node, term, note, self.now);
+                        self.store.write(&process.node, term, note.clone(), self.now);
                         process.note = None;
+                        process.formation.wrote(note);
                     }
-                    process.formation.read(self.store.note().cloned());
                 }
                 if refused || expired {
                     process.lease = Lease::Idle;
@@ -48,6 +49,26 @@ impl Sim {
                 }
             }
         }
+    }
+
+    /// Takes note of whether a process should guard its cluster.
+    pub(super) fn look_for_guard(&mut self, place: usize, which: usize) {
+        let reaches = self.places[place].store;
+        let now = self.now;
+        let process = &mut self.places[place].processes[which];
+        let leads = process.membership.leader().is_none_or(|leader| *leader == process.node);
+        let guards = reaches && leads && !process.paused && process.is_full_member();
+        match guards {
+            true => drop(process.guards_since.get_or_insert(now)),
+            false => process.guards_since = None,
+        }
+    }
+
+    /// The processes that should guard their clusters, their clusters, and since when.
+    fn guards(&self) -> impl Iterator<Item = (Node, u64, Moment)> {
+        self.places.iter().flat_map(|place| &place.processes).filter_map(|process| {
+            Some((process.node.clone(), process.membership.cluster()?, process.guards_since?))
+        })
     }
 
     pub(super) fn form(
@@ -74,12 +95,13 @@ impl Sim {
             }
             FormationEffect::Look => {
                 if reaches {
-                    process.formation.read(self.store.note().cloned());
+                    process.formation.saw(&self.store.sight(), local);
                 }
             }
             FormationEffect::Form(term) => {
                 process.membership.form(term, local);
-                self.invariants.formed(self.now, term, &self.truth);
+                let guards: Vec<_> = self.guards().collect();
+                self.invariants.formed(self.now, term, &self.truth, &guards);
                 self.meet("cluster formed");
             }
             FormationEffect::FormUnguarded => {} // Here there is always a lease.

@@ -2,6 +2,7 @@
 
 mod clusters_are_formed_once;
 mod equal_digests_say_the_same;
+mod no_cluster_beside_a_guarded;
 mod nobody_moves_during_a_split;
 mod nobody_out_without_cause;
 mod one_of_a_side_asks;
@@ -102,9 +103,17 @@ impl Invariants {
     }
 
     /// A process formed a cluster.
-    pub(super) fn formed(&mut self, at: Moment, cluster: u64, truth: &Truth) {
-        let found = self.clusters_are_formed_once.formed(cluster).filter(|_| !truth.twins_decided);
-        self.report(at, [(FORMED, found)]);
+    pub(super) fn formed(
+        &mut self,
+        at: Moment,
+        cluster: u64,
+        truth: &Truth,
+        guards: &[(Node, u64, Moment)],
+    ) {
+        let found = self.clusters_are_formed_once.formed(cluster);
+        let beside = no_cluster_beside_a_guarded::check(at, cluster, guards);
+        let found = [(FORMED, found), ("no cluster beside a guarded one", beside)];
+        self.report(at, found.into_iter().filter(|_| !truth.twins_decided));
     }
 
     /// A process asks for the resolver's lease.

@@ -32,13 +32,16 @@ pub(super) struct Network {
     pub(super) weather: Weather,
     /// From, to.
     cut: BTreeSet<(usize, usize)>,
+    /// Nodes that nobody reaches, and that reach nobody.
+    outsiders: BTreeSet<usize>,
     /// What a node adds to everything that it sends and receives.
     slow: BTreeMap<usize, Duration>,
 }
 
 impl Network {
     pub(super) fn new() -> Self {
-        Self { weather: Weather::FAIR, cut: BTreeSet::new(), slow: BTreeMap::new() }
+        let (cut, outsiders) = (BTreeSet::new(), BTreeSet::new());
+        Self { weather: Weather::FAIR, cut, outsiders, slow: BTreeMap::new() }
     }
 
     pub(super) fn cut(&mut self, from: usize, to: usize) {
@@ -51,6 +54,8 @@ impl Network {
 
     pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {
         !self.cut.is_empty() && self.cut.contains(&(from, to))
+            || !self.outsiders.is_empty()
+                && (self.outsiders.contains(&from) || self.outsiders.contains(&to))
     }
 
     pub(super) fn has_cuts(&self) -> bool {
@@ -61,12 +66,20 @@ impl Network {
         self.cut.clear();
     }
 
+    pub(super) fn shut_out(&mut self, node: usize, shut_out: bool) {
+        match shut_out {
+            true => self.outsiders.insert(node),
+            false => self.outsiders.remove(&node),
+        };
+    }
+
     pub(super) fn slow(&mut self, node: usize, by: Duration) {
         self.slow.insert(node, by);
     }
 
     pub(super) fn heal(&mut self) {
         self.cut.clear();
+        self.outsiders.clear();
         self.slow.clear();
         self.weather = Weather::FAIR;
     }

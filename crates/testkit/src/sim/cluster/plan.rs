@@ -45,6 +45,8 @@ pub enum Fault {
     SlowStore,
     /// The next process that holds the resolver's lease ends while it does.
     CrashWinner,
+    /// A node is started that reaches the store, and that nobody else reaches.
+    Outsider,
 }
 
 impl Fault {
@@ -125,6 +127,15 @@ impl Plan {
         plan.faults.retain(|fault| !matches!(fault, Fault::Clone | Fault::Down));
         plan.faults.extend(Fault::OF_RESOLVERS);
         plan.downing = Some(strategy);
+        plan
+    }
+
+    /// The same with nodes that reach the store and nobody else, while leaders come and go.
+    pub fn with_outsiders(seed: u64, nodes: usize) -> Self {
+        let mut plan = Self::of(seed, nodes);
+        plan.faults.retain(|fault| !matches!(fault, Fault::Clone | Fault::Down));
+        plan.faults.extend([Fault::Outsider; 3]);
+        plan.faults.extend([Fault::Leave, Fault::Leave, Fault::Join, Fault::Join]);
         plan
     }
 

@@ -33,6 +33,9 @@ pub(super) struct Process {
     pub(super) arbitrates: bool,
     /// What is to be written into the record.
     pub(super) note: Option<FormationNote>,
+    /// Since when it has been a full member that leads, reaches the store, and does not stand still,
+    /// so that it should guard its cluster with the formation lease; in true time.
+    pub(super) guards_since: Option<Moment>,
     /// It leaves, and what it hosts is being handed over.
     pub(super) handing_over: bool,
 }

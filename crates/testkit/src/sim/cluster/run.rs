@@ -189,6 +189,7 @@ impl Sim {
                 return self.ended(place, which, ending);
             }
         }
+        self.look_for_guard(place, which);
         self.singleton_sees(place, which);
         self.set_timer(place, which);
     }
@@ -209,6 +210,10 @@ impl Sim {
         self.truth.forgets(process.id);
         if matches!(process.lease, Lease::Held { .. }) && self.places[place].store {
             self.store.release(&process.node);
+        }
+        if let Ending::OtherCluster(newer) = &ending {
+            let newest = &mut self.places[place].newest_cluster;
+            *newest = (*newest).max(*newer);
         }
         let (name, again) = match ending {
             Ending::Left => ("left", false),

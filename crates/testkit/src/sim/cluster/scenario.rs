@@ -24,6 +24,7 @@
 //! | `cut A B \| C D`, `cut A > B C` | both ways, or one way only |
 //! | `heal` | every link is mended, everybody reaches the store |
 //! | `crash`, `restart`, `pause`, `resume`, `leave NODES` | each of them |
+//! | `outsider NODES` | these reach the store and nobody else, until `heal` |
 //! | `down NODE at NODE` | an operator at the second declares those down that died at the first |
 //! | `host` | which node hosts the singleton, or why not |
 //! | `run until hosted` | until one does, and every proxy knows which; two minutes at most |
@@ -171,6 +172,7 @@ fn perform(sim: &mut Sim, verb: &str, rest: &str) -> Result<String, String> {
                 "pause" => |sim, node| sim.pause(node, false),
                 "resume" => Sim::resume,
                 "leave" => Sim::leave,
+                "outsider" => |sim, node| sim.shut_out(node, true),
                 _ => return Err("there is no such command".into()),
             };
             for node in some_or_all(sim, rest)? {

@@ -59,6 +59,8 @@ pub(super) struct Place {
     pub(super) flights: u64,
     /// Until then no singleton starts here.
     pub(super) sick_until: Moment,
+    /// The newest cluster that a process here gave way to, since the last crash.
+    pub(super) newest_cluster: u64,
 }
 
 impl Sim {
@@ -72,6 +74,7 @@ impl Sim {
                 restarts: true,
                 flights: 0,
                 sick_until: Moment::ZERO,
+                newest_cluster: 0,
             })
             .collect();
         let by_address = places.iter().enumerate().map(|(i, place)| (place.address.clone(), i));
@@ -126,12 +129,14 @@ impl Sim {
             self.settings.membership.clone(),
             self.random.next(),
         );
+        membership.refuse_clusters_below(self.places[index].newest_cluster);
         if let Some(strategy) = &self.settings.downing
             && strategy.only_by_verdict()
         {
             membership = membership.only_by_verdict();
         }
-        let mut formation = Formation::by_lease(self.settings.formation_ttl);
+        let mut formation =
+            Formation::by_lease(self.settings.formation_ttl, &self.settings.membership);
         formation.discovered(Vec::new());
         let resolver = self.settings.downing.clone().map(|strategy| {
             let (timing, rules) = (ResolverSettings::default(), self.settings.membership.clone());
@@ -155,6 +160,7 @@ impl Sim {
             resolver,
             answered: 0,
             arbitrates: false,
+            guards_since: None,
             handing_over: false,
         });
         self.singleton_starts(self.incarnations, index, &clock);
