@@ -27,7 +27,7 @@ fn a_host_that_is_told_to_end_hands_over() {
     let store = format!("k8s://tenure-test?kubeconfig={kubeconfig}");
     for (index, example) in EXAMPLES.iter().enumerate() {
         let block = 30 + 2 * u8::try_from(index).unwrap();
-        let took = example.hand_over(&store, block, rounds(2));
+        let took = example.hand_over(&store, block, rounds(3));
         judge(example, "k8s:", took);
     }
 }

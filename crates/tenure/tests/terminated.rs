@@ -16,7 +16,7 @@ use terminated_kit::{EXAMPLES, judge, rounds};
 fn a_host_that_is_told_to_end_hands_over() {
     for (index, example) in EXAMPLES.iter().enumerate() {
         let block = 10 + 2 * u8::try_from(index).unwrap();
-        let took = example.hand_over("file:./leases", block, rounds(2));
+        let took = example.hand_over("file:./leases", block, rounds(3));
         judge(example, "file:", took);
     }
 }

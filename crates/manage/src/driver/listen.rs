@@ -17,7 +17,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use tenure_lease::Moment;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -43,7 +43,7 @@ pub(crate) async fn listen(
     let address = settings.check()?;
     let config = tls::load(&settings)?;
     let failed = |source| ManageError::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let listener = bind(address).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let rules = Arc::new(RwLock::new(Arc::new(settings.rules(address)?)));
     let shared = Shared {
@@ -76,7 +76,7 @@ pub(crate) async fn listen_for_scrapes(
     recorder: Recorder,
 ) -> Result<(SocketAddr, Stop), ManageError> {
     let failed = |source| ManageError::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let listener = bind(address).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let door = Door {
         router: metrics_router(recorder),
@@ -85,6 +85,18 @@ pub(crate) async fn listen_for_scrapes(
     };
     let accepting = tokio::spawn(accept(listener, Arc::new(door)));
     Ok((address, Stop(vec![accepting.abort_handle()])))
+}
+
+/// With room in the kernel for a crowd that comes at once: whoever finds none there tries again after a
+/// second, and a probe's second is over then.
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 struct Door {
@@ -310,6 +322,8 @@ pub(crate) struct Shown {
     pub(crate) writer: Option<Arc<str>>,
 }
 
+/// How many may wait to be accepted; the kernel's own limit, `somaxconn`, is the same by default.
+const BACKLOG: u32 = 4096;
 /// How many may listen to events.
 const STREAMS: usize = 64;
 /// How many may have other nodes asked at the same time.
