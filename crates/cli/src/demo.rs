@@ -23,12 +23,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use tenure_lease::signals::Signals;
 use tenure_lease::{Moment, Settings};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::exit::{self, Failure};
-use crate::run::Signals;
 use crate::store::StoreArgs;
 use crate::{duration, output};
 use keys::Keys;
@@ -151,7 +151,7 @@ async fn run(args: Args) -> Result<ExitCode, Failure> {
         None if args.page.is_some() => Script::empty(),
         None => Script::parse(TOUR, nodes).map_err(Failure::usage)?,
     };
-    let mut signals = Signals::new().map_err(|error| Failure::system("signals", &error))?;
+    let mut signals = Signals::catch().map_err(|error| Failure::system("signals", &error))?;
     let directory = Directory::new()?;
     let url = match args.store {
         Some(url) => url,

@@ -10,7 +10,6 @@ mod cluster;
 mod demo;
 #[cfg(feature = "cluster")]
 mod downing;
-mod duration;
 mod exit;
 mod lease;
 #[cfg(feature = "cluster")]
@@ -30,6 +29,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use exit::Failure;
+use tenure_lease::duration;
 
 /// Exactly one of something across many processes: leases with fencing tokens, and clusters.
 #[derive(Parser)]

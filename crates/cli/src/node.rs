@@ -1,19 +1,18 @@
 //! `tenure node`: one node of a cluster, from a file.
 
 mod admin;
-mod file;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tenure_cluster::transport::TransportError;
 use tenure_cluster::{Cluster, Ending, JoinError};
+use tenure_lease::signals::Signals;
 use tenure_manage::{Manage, ManageError, Recorder};
+use tenure_node::{NodeFile, NodeFileError};
 
 use crate::exit::{self, Failure};
-use crate::run::Signals;
 use admin::Admin;
-use file::NodeFile;
 
 /// Run one node of a cluster
 ///
@@ -50,7 +49,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 async fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let mut signals = Signals::new().map_err(|error| Failure::system("signals", &error))?;
+    let mut signals = Signals::catch().map_err(|error| Failure::system("signals", &error))?;
     let file = NodeFile::load(&args.config)?;
     let admin = file.admin().map(Admin::bind).transpose()?;
     let manage = file.manage()?;
@@ -117,15 +116,24 @@ fn not_started(file: &NodeFile, error: &JoinError) -> Failure {
         JoinError::Transport(TransportError::Listen { .. }) | JoinError::Failed(_) => {
             Failure::new(exit::SYSTEM, error.to_string())
         }
-        JoinError::Identity(_) => file.wrong_at("identity", &error.to_string()),
-        _ => file.wrong(&error.to_string()),
+        JoinError::Identity(_) => file.wrong_at("identity", &error.to_string()).into(),
+        _ => file.wrong(&error.to_string()).into(),
     }
 }
 
 fn not_managed(file: &NodeFile, error: &ManageError) -> Failure {
     match error {
         ManageError::Listen { .. } => Failure::new(exit::SYSTEM, format!("manage: {error}")),
-        _ => file.wrong(&format!("manage: {error}")),
+        _ => file.wrong(&format!("manage: {error}")).into(),
+    }
+}
+
+impl From<NodeFileError> for Failure {
+    fn from(error: NodeFileError) -> Self {
+        match error {
+            NodeFileError::Wrong(wrong) => Self::usage(wrong),
+            NodeFileError::Store(trouble) => trouble.into(),
+        }
     }
 }
 
@@ -133,3 +141,25 @@ fn not_managed(file: &NodeFile, error: &ManageError) -> Failure {
 const REFUSED: u8 = 77;
 /// The node was declared down.
 const DOWN: u8 = 79;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `Restart=on-failure` starts it again.
+    #[tokio::test]
+    async fn a_panic_of_the_nodes_thread_is_a_failure() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let store = tenure_lease::Store::new(tenure_lease::MemoryStore::new());
+        let mut settings = tenure_cluster::Settings::new("shop")
+            .name("shop-0")
+            .address(free.to_string().parse().unwrap())
+            .formation(store.lease("shop.formation"));
+        settings.plaintext_without_any_protection = true;
+        let cluster = Cluster::join(settings).await.unwrap();
+        cluster.panic().await;
+        let ending = cluster.ended().await;
+        let failure = format!("{:?}", out(&cluster, &ending).unwrap_err());
+        assert!(failure.contains("code: 71") && failure.contains("panicked: planted"), "{failure}");
+    }
+}

@@ -17,7 +17,6 @@ mod hold;
 mod metrics;
 #[cfg(not(target_os = "linux"))]
 mod portable;
-mod signals;
 mod sys;
 
 use std::ffi::OsString;
@@ -25,6 +24,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tenure_lease::backend::StoreErrorKind;
+use tenure_lease::signals::Signals;
 use tenure_lease::{Lease, LeaseError, Settings, Store, Tenure};
 
 use crate::duration;
@@ -35,7 +35,6 @@ use crate::store::LeaseArgs;
 pub(crate) use guardian::{Args as GuardianArgs, NAME as GUARDIAN, main as guard};
 
 use hold::End;
-pub(crate) use signals::Signals;
 #[cfg(all(feature = "demo", target_os = "linux"))]
 pub(crate) use sys::{PidFd, tie_to_us};
 
@@ -121,7 +120,7 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
 }
 
 async fn run(args: Args, settings: Settings) -> Result<u8, Failure> {
-    let mut signals = Signals::new().map_err(|error| Failure::system("signals", &error))?;
+    let mut signals = Signals::catch().map_err(|error| Failure::system("signals", &error))?;
     #[cfg(feature = "cluster")]
     let _metrics = match args.metrics {
         Some(address) => Some(metrics::serve(address).await?),

@@ -62,6 +62,15 @@ pub(crate) enum End {
     Lease(Arc<str>),
 }
 
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Membership(ending) => ending.fmt(f),
+            Self::Failed(why) | Self::Lease(why) => f.write_str(why),
+        }
+    }
+}
+
 impl From<&End> for JoinError {
     fn from(end: &End) -> Self {
         match end {
@@ -135,8 +144,8 @@ impl Cluster {
     pub fn ready(&self) -> Result<(), NotReady> {
         let not = |why: &str| Err(NotReady(why.into()));
         let state = self.shared.state.borrow();
-        if state.ended.is_some() {
-            return not("this node is out of the cluster");
+        if let Some(end) = &state.ended {
+            return not(&format!("this node is out of the cluster: {end}"));
         }
         if !state.up {
             let why = state.outside.as_ref().map_or(String::new(), |why| format!(": {why}"));
@@ -200,6 +209,26 @@ impl Cluster {
         self.ended().await;
     }
 
+    /// What a program's `main` ends with: waits until this process is told to end (SIGTERM, SIGINT or
+    /// SIGHUP), and leaves, so that whatever this node hosts is handed over.
+    ///
+    /// An error if the node is out of the cluster for another reason: it was declared down, say. Return
+    /// it from `main`, so that the process fails and whoever runs it starts it again; then it joins as
+    /// a new incarnation, with nothing left over from before. A second signal ends the wait at once,
+    /// with an error, too.
+    ///
+    /// ```no_run
+    /// # use tenure_cluster::{Cluster, Settings};
+    /// # async fn example(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
+    /// let cluster = Cluster::join(settings).await?;
+    /// // … start singletons and shards …
+    /// cluster.leave_when_terminated().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn leave_when_terminated(&self) -> Result<(), JoinError> {
+        driver::leave_when_terminated(self).await
+    }
+
     /// Asks another member to leave.
     pub async fn ask_to_leave(&self, node: &Node) {
         let _ = self.shared.commands.send(Command::AskToLeave(node.clone())).await;
@@ -209,6 +238,20 @@ impl Cluster {
     /// has stopped before you say so: the others will go on without it.
     pub async fn down(&self, node: &Node) {
         let _ = self.shared.commands.send(Command::Down(node.clone())).await;
+    }
+
+    /// Has this node's thread panic, so that a test can see what becomes of it.
+    #[cfg(feature = "planted")]
+    pub async fn panic(&self) {
+        let _ = self.shared.commands.send(Command::Panic).await;
+    }
+
+    /// Why this node is out of the cluster, unless it left.
+    pub(crate) fn out(&self) -> Result<(), JoinError> {
+        match &self.shared.state.borrow().ended {
+            None | Some(End::Membership(Ending::Left)) => Ok(()),
+            Some(end) => Err(end.into()),
+        }
     }
 
     /// Whether this node is out of the cluster for good.

@@ -14,10 +14,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_lease::signals::{self, Signals};
 use tokio::runtime::{self, Handle};
 use tokio::sync::{broadcast, mpsc, watch};
 
-use crate::cluster::{End, Hooks, JoinError, State};
+use crate::cluster::{Cluster, End, Hooks, JoinError, State};
 use crate::membership::{Ending, Event};
 use crate::messaging::Messaging;
 use crate::settings::Settings;
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Leave,
     AskToLeave(Node),
     Down(Node),
+    #[cfg(feature = "planted")]
+    Panic,
 }
 
 /// What a node's thread works with.
@@ -178,6 +181,25 @@ impl Driver {
         let settings = self.settings.transport.clone();
         let transport = Transport::bind(settings, self.security.clone(), local, handles, sender)?;
         Ok(life::Bound { transport: Arc::new(transport), events })
+    }
+}
+
+/// Leaves when this process is told to end; see [`Cluster::leave_when_terminated`].
+pub(crate) async fn leave_when_terminated(cluster: &Cluster) -> Result<(), JoinError> {
+    let cannot = |error: std::io::Error| JoinError::Failed(format!("signals: {error}"));
+    let mut again = Signals::catch().map_err(cannot)?;
+    tokio::select! {
+        () = signals::terminated() => {}
+        _ = cluster.ended() => return cluster.out(),
+    }
+    tracing::info!(node = %cluster.me(), "told to end: leaving");
+    let urged = async {
+        let _ = tokio::time::timeout(signals::ECHO, again.next()).await; // The first one, perhaps.
+        again.next_urgent().await;
+    };
+    tokio::select! {
+        () = cluster.leave() => cluster.out(),
+        () = urged => Err(JoinError::Failed("told to end again before it had left".into())),
     }
 }
 

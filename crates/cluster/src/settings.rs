@@ -66,7 +66,10 @@ pub struct Settings {
     #[serde(default = "default_contacts_min")]
     pub contacts_min: usize,
     /// Whether a node that was declared down or removed joins again by itself, as a new
-    /// incarnation. Otherwise it is over, and whoever runs the process decides. Default false.
+    /// incarnation. Otherwise it is over, and the process should end and be started again:
+    /// [`Cluster::leave_when_terminated`](crate::Cluster::leave_when_terminated) returns an error then,
+    /// and `/alive` turns false. Default false: what a program started beside its singletons and
+    /// shards was stopped by nobody, and a new process has nothing left over.
     #[serde(default)]
     pub rejoin: bool,
     /// Settings of yours that must be the same on every node: one that differs is not let in, and

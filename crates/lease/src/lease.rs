@@ -202,13 +202,51 @@ impl Lease {
     ///
     /// Inside [`tokio::spawn`](https://docs.rs/tokio/latest/tokio/fn.spawn.html) write
     /// `async move |tenure|` and capture owned values only.
-    pub async fn run<T, E, F>(&self, mut work: F) -> Result<T, E>
+    pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
     where
         F: AsyncFnMut(&Tenure) -> Result<T, E>,
         E: From<LeaseError>,
     {
+        match self.run_until(std::future::pending(), work).await {
+            Ok(Some(done)) => Ok(done),
+            Ok(None) => unreachable!("it is never told to stop"),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`run`](Self::run), until `stop` resolves: then the closure is dropped, where it awaits, the
+    /// lease is given back, and this returns `None`. So a process that is told to end hands over, and
+    /// the next holder need not wait for the ttl:
+    ///
+    /// ```no_run
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure_lease::LeaseError> {
+    /// # let store = tenure_lease::open("file:./leases").await.unwrap();
+    /// use tenure_lease::signals::terminated;
+    /// let report = store.lease("nightly-report");
+    /// report.run_until(terminated(), async |tenure| loop { // SIGTERM, Ctrl-C
+    ///     println!("at work, with token {}", tenure.token());
+    ///     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    /// #   if false { return Ok::<_, tenure_lease::LeaseError>(()); }
+    /// }).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn run_until<T, E, F>(
+        &self,
+        stop: impl Future<Output = ()>,
+        mut work: F,
+    ) -> Result<Option<T>, E>
+    where
+        F: AsyncFnMut(&Tenure) -> Result<T, E>,
+        E: From<LeaseError>,
+    {
+        tokio::pin!(stop);
         loop {
-            let tenure = self.acquire().await?;
+            let tenure = tokio::select! {
+                biased;
+                () = &mut stop => return Ok(None),
+                tenure = self.acquire() => tenure?,
+            };
+            let mut stopped = false;
             let outcome = {
                 let work = work(&tenure);
                 tokio::pin!(work);
@@ -216,6 +254,10 @@ impl Lease {
                     biased;
                     outcome = &mut work => Some(outcome),
                     _ = tenure.lost() => within(tenure.time_to_stop(), &mut work).await,
+                    () = &mut stop => {
+                        stopped = true;
+                        None
+                    }
                 }
             };
             let is_over = match tenure.loss() {
@@ -224,7 +266,8 @@ impl Lease {
             };
             tenure.release().await;
             match outcome {
-                Some(outcome) if is_over => return outcome,
+                _ if stopped => return Ok(None),
+                Some(outcome) if is_over => return outcome.map(Some),
                 Some(_) | None => tracing::info!("the lease was lost; contending for it again"),
             }
         }

@@ -33,6 +33,7 @@
 pub mod backend;
 pub mod clock;
 mod driver;
+pub mod duration;
 mod error;
 pub mod fence;
 mod file;
@@ -50,6 +51,7 @@ mod preflight;
 pub mod record;
 mod session;
 pub mod settings;
+pub mod signals;
 mod standby;
 pub mod telemetry;
 mod tenure;

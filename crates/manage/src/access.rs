@@ -18,7 +18,7 @@ pub enum Needs {
 }
 
 /// Who may.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// With this token one may read.
     pub read: Option<Token>,

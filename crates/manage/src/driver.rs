@@ -2,11 +2,13 @@
 #![allow(clippy::disallowed_methods, reason = "this is where clocks, tasks and sockets come in")]
 
 mod call;
+mod connections;
 mod feed;
 mod listen;
 mod node;
 mod tls;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,19 +18,19 @@ use http_body_util::{BodyExt as _, Limited};
 use tenure_lease::Moment;
 use tokio::task::AbortHandle;
 
-use crate::access::Needs;
 use crate::manage::Now;
 
 pub(crate) use call::{client_tls, exchange};
 pub(crate) use feed::feed;
-pub(crate) use listen::{listen, listen_for_scrapes};
+pub(crate) use listen::{Place, Shown, listen, listen_for_scrapes};
 pub(crate) use node::watch;
 
 /// Who is at the other end of a connection.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    /// What its certificate lets it do.
-    pub(crate) certificate: Option<Needs>,
+    /// The certificate that it showed, if it did and that was verified.
+    pub(crate) certificate: Option<Shown>,
+    pub(crate) place: Arc<Place>,
 }
 
 /// Tasks that end when this is dropped.
@@ -72,8 +74,15 @@ pub(crate) async fn read(body: Body, most: usize) -> Result<Bytes, String> {
     }
 }
 
+/// What comes of it, if that does not take too long.
+pub(crate) async fn in_time<T>(future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(REQUEST, future).await.ok()
+}
+
 /// How long other nodes may take to say what they have.
 pub(crate) const ASKED: Duration = Duration::from_secs(2);
 const LATELY: Duration = Duration::from_secs(10);
-/// How long to wait for a request that was begun.
+/// How long a request may take, once it was read.
+pub(crate) const REQUEST: Duration = Duration::from_secs(30);
+/// How long to wait for a request that was begun; and how long a stranger may be connected.
 const PATIENCE: Duration = Duration::from_secs(10);

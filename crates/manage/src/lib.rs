@@ -7,7 +7,7 @@
 //! let recorder = Recorder::install()?; // or keep your own exporter
 //! let manage = Manage::new(&cluster)
 //!     .listen("127.0.0.1:7480")
-//!     .write_token(std::fs::read_to_string("write-token")?)
+//!     .write_token_file("write-token")
 //!     .metrics(recorder)
 //!     .start()
 //!     .await?;

@@ -76,6 +76,19 @@ impl Manage {
         self
     }
 
+    /// With the token in this file one may read. The file is read again while this runs.
+    pub fn read_token_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.settings.read_token_file = Some(path.into());
+        self
+    }
+
+    /// With the token in this file one may read and change things. The file is read again while this
+    /// runs.
+    pub fn write_token_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.settings.write_token_file = Some(path.into());
+        self
+    }
+
     fn token(&mut self, setting: &str, text: &str) -> Option<Token> {
         match Token::new(text) {
             Ok(token) => Some(token),
@@ -229,6 +242,11 @@ pub enum Refused {
 
 /// What is managed: a node, or a demonstration.
 pub trait Managed: Send + Sync + 'static {
+    /// Whether it can still do its part, now or later; if not, why. A probe restarts what is not alive.
+    fn alive(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Whether it can do its part now; if not, why.
     fn ready(&self) -> Result<(), String>;
 

@@ -93,13 +93,22 @@ fn reading() -> Items {
     vec![
         (
             "/alive",
-            public("Whether the process answers", json!({"200": answer("It does", "Alive")})),
+            public(
+                "Whether the process answers, and its node is not out of the cluster for good",
+                with(
+                    json!({"200": answer("It does", "Alive")}),
+                    &[&[("503", "Start the process again: its node is out for good")]],
+                ),
+            ),
         ),
         (
             "/ready",
             public(
                 "Whether the node can do its part: joined, its leases can be had, not downed",
-                with(json!({"200": answer("It can", "Ready")}), &[&[("503", "It cannot: why")]]),
+                with(
+                    json!({"200": answer("It can", "Ready")}),
+                    &[&[("503", "It cannot; whoever may read is told why")]],
+                ),
             ),
         ),
         (

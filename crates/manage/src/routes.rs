@@ -1,6 +1,6 @@
 //! Every route, what it takes, and what it does. One function asks who may, for all of them.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -12,12 +12,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::Recorder;
 use crate::access::{Caller, Denied, Needs, Rules};
 use crate::board::{Board, Note};
 use crate::document::EntryKind;
 use crate::driver::{self, Peer};
 use crate::manage::{Change, Managed, Refused};
-use crate::{Recorder, openapi};
 
 /// One route.
 #[derive(Clone, Copy, Debug)]
@@ -110,10 +110,13 @@ const fn demo(path: &'static str, verb: &'static str) -> Route {
 /// What all of them share.
 #[derive(Clone)]
 pub(crate) struct Shared {
-    pub(crate) rules: Arc<Rules>,
+    /// Who may; replaced when a file with a token changes.
+    pub(crate) rules: Arc<RwLock<Arc<Rules>>>,
     pub(crate) board: Arc<Board>,
     pub(crate) managed: Arc<dyn Managed>,
     pub(crate) metrics: Option<Recorder>,
+    /// The document at `/openapi.json`: strangers ask for it, so it is not made for each.
+    pub(crate) openapi: Bytes,
     pub(crate) streams: Arc<tokio::sync::Semaphore>,
     pub(crate) asking: Arc<tokio::sync::Semaphore>,
     pub(crate) looked: driver::Looked,
@@ -164,42 +167,70 @@ pub(crate) fn metrics_router(recorder: Recorder) -> Router {
 }
 
 async fn answer(route: Route, shared: &Shared, request: Request) -> Response {
-    let peer = request.extensions().get::<Peer>().copied().unwrap_or_default();
-    let outcome = match may(route, shared, peer, request.headers()) {
-        Ok(()) => dispatch(route.endpoint, shared, request).await,
+    let Some(peer) = request.extensions().get::<Peer>().cloned() else {
+        return failed(StatusCode::INTERNAL_SERVER_ERROR, "it is not known who asks");
+    };
+    let outcome = match may(route.access, shared, &peer, request.headers()) {
+        Ok(()) => {
+            if route.access != Needs::Nothing {
+                peer.place.let_in();
+            }
+            driver::in_time(dispatch(route.endpoint, shared, &peer, request)).await.unwrap_or_else(
+                || {
+                    let why = format!("it was not done within {:?}", driver::REQUEST);
+                    Err((StatusCode::SERVICE_UNAVAILABLE, why))
+                },
+            )
+        }
         Err(denied) => Err(denied),
     };
     outcome.unwrap_or_else(|(status, sentence)| failed(status, &sentence))
 }
 
 fn may(
-    route: Route,
+    needs: Needs,
     shared: &Shared,
-    peer: Peer,
+    peer: &Peer,
     headers: &HeaderMap,
 ) -> Result<(), (StatusCode, String)> {
+    let certificate = peer.certificate.as_ref().map(|shown| match shown.writer {
+        Some(_) => Needs::Writing,
+        None => Needs::Reading,
+    });
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let caller = Caller {
         authorization: text(header::AUTHORIZATION),
         host: text(header::HOST),
         origin: text(header::ORIGIN),
-        certificate: peer.certificate,
+        certificate,
     };
-    shared.rules.allow(route.access, caller).map_err(|denied| match denied {
+    let rules = shared.rules.read().unwrap_or_else(PoisonError::into_inner).clone();
+    rules.allow(needs, caller).map_err(|denied| match denied {
         Denied::Unknown(why) => (StatusCode::UNAUTHORIZED, why.into()),
         Denied::Forbidden(why) => (StatusCode::FORBIDDEN, why.into()),
     })
 }
 
-async fn dispatch(endpoint: Endpoint, shared: &Shared, request: Request) -> Outcome {
+/// What a probe is told. Strangers are not told why: leases and stores have names.
+fn probed(
+    word: &str,
+    is: Result<(), String>,
+    shared: &Shared,
+    peer: &Peer,
+    request: &Request,
+) -> Outcome {
+    let Err(why) = is else { return Ok(json_of(&json!({word: true}))) };
+    let may_read = may(Needs::Reading, shared, peer, request.headers()).is_ok();
+    let why = if may_read { why } else { format!("not {word}; with a token, /{word} says why") };
+    Err((StatusCode::SERVICE_UNAVAILABLE, why))
+}
+
+async fn dispatch(endpoint: Endpoint, shared: &Shared, peer: &Peer, request: Request) -> Outcome {
     let now = driver::now();
     match endpoint {
-        Endpoint::Alive => Ok(json_of(&json!({"alive": true}))),
-        Endpoint::Ready => match shared.managed.ready() {
-            Ok(()) => Ok(json_of(&json!({"ready": true}))),
-            Err(why) => Err((StatusCode::SERVICE_UNAVAILABLE, why)),
-        },
-        Endpoint::OpenApi => Ok(json_of(&openapi::document(shared.managed.is_demo()))),
+        Endpoint::Alive => probed("alive", shared.managed.alive(), shared, peer, &request),
+        Endpoint::Ready => probed("ready", shared.managed.ready(), shared, peer, &request),
+        Endpoint::OpenApi => Ok(typed(JSON, Body::from(shared.openapi.clone()))),
         Endpoint::Page(kind, text) => Ok(typed(kind, Body::from(text))),
         Endpoint::Metrics => match &shared.metrics {
             Some(recorder) => Ok(rendered(recorder)),
@@ -226,19 +257,19 @@ async fn dispatch(endpoint: Endpoint, shared: &Shared, request: Request) -> Outc
         Endpoint::Events => events(shared, &request),
         Endpoint::Leave => {
             let Leave { node } = body(request).await?;
-            change(shared, Change::Leave(node)).await
+            change(shared, peer, Change::Leave(node)).await
         }
         Endpoint::Down => {
             let Down { node } = body(request).await?;
-            change(shared, Change::Down(node)).await
+            change(shared, peer, Change::Down(node)).await
         }
         Endpoint::HandOver => {
             let HandOver { singleton } = body(request).await?;
-            change(shared, Change::HandOver(singleton)).await
+            change(shared, peer, Change::HandOver(singleton)).await
         }
         Endpoint::Rebalance => {
             let Rebalance { kind } = body(request).await?;
-            change(shared, Change::Rebalance(kind)).await
+            change(shared, peer, Change::Rebalance(kind)).await
         }
         Endpoint::Demo(verb) => {
             let step = match verb {
@@ -263,20 +294,25 @@ async fn dispatch(endpoint: Endpoint, shared: &Shared, request: Request) -> Outc
                     verb.to_owned()
                 }
             };
-            change(shared, Change::Demo(step.trim().to_owned())).await
+            change(shared, peer, Change::Demo(step.trim().to_owned())).await
         }
     }
 }
 
-async fn change(shared: &Shared, change: Change) -> Outcome {
+async fn change(shared: &Shared, peer: &Peer, change: Change) -> Outcome {
     let changed = shared.managed.change(change).await.map_err(|refused| match refused {
         Refused::Unclear(why) => (StatusCode::BAD_REQUEST, why),
         Refused::NotFound(why) => (StatusCode::NOT_FOUND, why),
         Refused::NotNow(why) => (StatusCode::CONFLICT, why),
         Refused::Over(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
     })?;
-    tracing::info!("an operator: {}", changed.text);
-    let note = Note::new(EntryKind::Operator, format!("an operator: {}", changed.text));
+    let with = match peer.certificate.as_ref().and_then(|shown| shown.writer.as_deref()) {
+        Some(name) => format!("the certificate of {name}"),
+        None => "the write token".to_owned(),
+    };
+    let text = format!("an operator at {} with {with}: {}", peer.place.from(), changed.text);
+    tracing::info!("{text}");
+    let note = Note::new(EntryKind::Operator, text);
     shared.board.note(driver::now().ms, Note { node: changed.node.clone(), ..note });
     let mut response = json_of(&serde_json::to_value(&changed).unwrap_or(Value::Null));
     *response.status_mut() = StatusCode::ACCEPTED;
@@ -376,7 +412,7 @@ fn rendered(recorder: &Recorder) -> Response {
 }
 
 fn json_of(value: &Value) -> Response {
-    typed("application/json", Body::from(value.to_string()))
+    typed(JSON, Body::from(value.to_string()))
 }
 
 fn failed(status: StatusCode, sentence: &str) -> Response {
@@ -409,6 +445,7 @@ fn typed(kind: &'static str, body: Body) -> Response {
     response
 }
 
+const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const JS: &str = "text/javascript; charset=utf-8";

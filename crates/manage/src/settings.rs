@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::access::Rules;
 use crate::manage::ManageError;
@@ -21,6 +21,11 @@ pub struct Settings {
     pub read_token: Option<Token>,
     /// With this token one may read and change things.
     pub write_token: Option<Token>,
+    /// A file with the read token, instead of the token itself. It is read again every few seconds, so
+    /// that a token is replaced without a restart; a file that cannot be used changes nothing.
+    pub read_token_file: Option<PathBuf>,
+    /// The same for the write token.
+    pub write_token_file: Option<PathBuf>,
     /// A file with the server's certificate, in PEM, followed by intermediate ones.
     pub certificate: Option<PathBuf>,
     /// A file with its private key, in PEM.
@@ -37,6 +42,8 @@ impl Default for Settings {
             listen: "127.0.0.1:7480".into(),
             read_token: None,
             write_token: None,
+            read_token_file: None,
+            write_token_file: None,
             certificate: None,
             key: None,
             client_ca: None,
@@ -67,16 +74,15 @@ impl Settings {
         if !self.writers.is_empty() && self.client_ca.is_none() {
             return refuse("writers are names in clients' certificates: set client_ca, too".into());
         }
-        let same = match (&self.read_token, &self.write_token) {
-            (Some(read), Some(write)) => read.bytes() == write.bytes(),
-            _ => false,
-        };
-        if same {
-            return refuse(
-                "the read token and the write token are the same: whoever may read could write"
-                    .into(),
-            );
+        for (name, token, file) in [
+            ("read_token", &self.read_token, &self.read_token_file),
+            ("write_token", &self.write_token, &self.write_token_file),
+        ] {
+            if token.is_some() && file.is_some() {
+                return refuse(format!("{name} and {name}_file exclude each other: set one"));
+            }
         }
+        refuse_same(self.read_token.as_ref(), self.write_token.as_ref())?;
         if !address.ip().is_loopback() {
             let listen = &self.listen;
             if self.certificate.is_none() {
@@ -85,7 +91,7 @@ impl Settings {
                      on 127.0.0.1"
                 ));
             }
-            if self.read_token.is_none() && self.client_ca.is_none() {
+            if !self.has_read_token() && self.client_ca.is_none() {
                 return refuse(format!(
                     "listen {listen} is beyond loopback: set read_token or client_ca, so that not \
                      everybody may read, or listen on 127.0.0.1"
@@ -95,15 +101,31 @@ impl Settings {
         Ok(address)
     }
 
-    pub(crate) fn rules(&self, address: SocketAddr) -> Rules {
-        Rules {
-            read: self.read_token.clone(),
-            write: self.write_token.clone(),
-            open: address.ip().is_loopback()
-                && self.read_token.is_none()
-                && self.client_ca.is_none(),
-        }
+    fn has_read_token(&self) -> bool {
+        self.read_token.is_some() || self.read_token_file.is_some()
     }
+
+    /// Who may; with the tokens that the files have now.
+    pub(crate) fn rules(&self, address: SocketAddr) -> Result<Rules, ManageError> {
+        let token = |token: &Option<Token>, file: &Option<PathBuf>| match file {
+            Some(path) => Token::load(path).map(Some),
+            None => Ok(token.clone()),
+        };
+        let read = token(&self.read_token, &self.read_token_file)?;
+        let write = token(&self.write_token, &self.write_token_file)?;
+        refuse_same(read.as_ref(), write.as_ref())?;
+        let open = address.ip().is_loopback() && !self.has_read_token() && self.client_ca.is_none();
+        Ok(Rules { read, write, open })
+    }
+}
+
+fn refuse_same(read: Option<&Token>, write: Option<&Token>) -> Result<(), ManageError> {
+    if read.is_some() && read == write {
+        return Err(ManageError::Settings(
+            "the read token and the write token are the same: whoever may read could write".into(),
+        ));
+    }
+    Ok(())
 }
 
 /// A secret that lets somebody in. It is never shown.
@@ -123,6 +145,15 @@ impl Token {
                     .into(),
             )),
         }
+    }
+
+    /// The token in this file.
+    pub fn load(path: &Path) -> Result<Self, ManageError> {
+        let wrong = |error: &dyn fmt::Display| {
+            ManageError::Settings(format!("{}: {error}", path.display()))
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+        Self::new(&text).map_err(|error| wrong(&error))
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

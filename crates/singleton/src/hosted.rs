@@ -16,7 +16,9 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// A singleton's guard: the proof that this node hosts it, for as long as it lasts.
 ///
 /// Whoever keeps it says that the work goes on: the lease is given back when the work has returned
-/// *and* its guard is dropped. So give it, in an `Arc`, to whatever else the work starts.
+/// *and* its guard is dropped. So work that is a function gives it, in an `Arc`, to whatever else it
+/// starts. An [`Actor`] only sees it: the lease is given back when [`Actor::stopped`] has returned, so
+/// that must end whatever the actor started.
 pub struct Hosted {
     cluster: Cluster,
     name: Arc<str>,

@@ -71,8 +71,9 @@ pub async fn open(url: &str) -> Result<Store, OpenError> {
 fn unknown(scheme: &str) -> OpenError {
     match SCHEMES.iter().find(|(known, _)| *known == scheme) {
         Some((_, feature)) => OpenError::Url(format!(
-            "{scheme}: stores are not compiled in; enable the feature \"{feature}\" of \
-             tenure-stores (or \"all-stores\")"
+            "{scheme}: stores are not compiled in; enable the feature \"{feature}\" (or \"all-stores\") of the \
+             crate that you depend on, tenure or tenure-stores; for the program: cargo install \
+             tenure-cli --features {feature}"
         )),
         None => {
             let known: Vec<_> = SCHEMES.iter().map(|(scheme, _)| format!("{scheme}:")).collect();

@@ -17,10 +17,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pid = std::process::id();
     let store = tenure::store(&url).await?;
     println!("{pid} waits for its turn");
-    store
-        .lease("cron")
-        .ttl(Duration::from_secs(5))
-        .run(async |tenure| {
+    let lease = store.lease("cron").ttl(Duration::from_secs(5));
+    // SIGTERM or Ctrl-C ends the work where it awaits, and gives the lease back.
+    lease
+        .run_until(tenure::signals::terminated(), async |tenure| {
             println!("{pid} is the one, with token {}", tenure.token());
             let mut timer = tokio::time::interval(Duration::from_secs(1));
             for tick in 0..ticks {

@@ -26,6 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // On loopback, to try it out. Nodes of yours have certificates: `.identity("certs/shop-0")`.
     settings.plaintext_without_any_protection = true;
     let cluster = Cluster::join(settings).await?;
+    println!("{} is in", cluster.me());
 
     let cron = cluster.singleton("cron").lease(store.lease("shop.cron")).run(async |hosted| {
         while hosted.is_held() {
@@ -38,12 +39,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(())
     })?;
 
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(Duration::from_secs(5)) => println!("cron {}", cron.status()),
-            _ = tokio::signal::ctrl_c() => break,
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            println!("cron {}", cron.status());
         }
-    }
-    cluster.leave().await; // Hands the cron over first.
+    });
+    // SIGTERM or Ctrl-C: hands the cron over, and leaves. An error if the node is out of the cluster
+    // for another reason; whoever runs the process starts it again then.
+    cluster.leave_when_terminated().await?;
     Ok(())
 }

@@ -46,15 +46,16 @@ fn add_one(fence: &SqliteFence, database: &mut Connection) -> Result<i64, BoxErr
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7400".into());
-    let store = tenure::store("file:./leases").await?;
+    let store = std::env::var("STORE").unwrap_or_else(|_| "file:./leases".into());
+    let store = tenure::store(&store).await?;
     let mut settings = Settings::new("shop")
         .name(address.replace(':', "-"))
         .address(address.parse()?)
         .formation(store.lease("shop.formation"));
     settings.plaintext_without_any_protection = true; // On loopback, to try it out.
     let cluster = Cluster::join(settings).await?;
+    println!("{} is in", cluster.me());
     cluster.singleton("counter").lease(store.lease("shop.counter")).run(count)?;
-    tokio::signal::ctrl_c().await?;
-    cluster.leave().await;
+    cluster.leave_when_terminated().await?; // SIGTERM, Ctrl-C: hands it over first.
     Ok(())
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tenure::cluster::messaging::{Ask, Received};
 use tenure::cluster::{Cluster, Settings};
-use tenure::singleton::{Actor, BoxError, Hosted, Singletons as _, StopReason};
+use tenure::singleton::{Actor, BoxError, Hosted, Proxy, Singletons as _, StopReason};
 
 /// Reads the stream. A real one commits its offset together with its effect, under its token: see the
 /// example `singleton_state`.
@@ -64,29 +64,33 @@ impl Actor for Leader {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7400".into());
-    let store = tenure::store("file:./leases").await?;
+    let store = std::env::var("STORE").unwrap_or_else(|_| "file:./leases".into());
+    let store = tenure::store(&store).await?;
     let mut settings = Settings::new("shop")
         .name(address.replace(':', "-"))
         .address(address.parse()?)
         .formation(store.lease("shop.formation"));
     settings.plaintext_without_any_protection = true; // On loopback, to try it out.
     let cluster = Cluster::join(settings).await?;
+    println!("{} is in", cluster.me());
     let leader =
         cluster.singleton("stream").lease(store.lease("shop.stream")).start(Leader::default)?;
 
-    // Every node feeds it, and asks.
+    tokio::spawn(feed(leader));
+    cluster.leave_when_terminated().await?; // SIGTERM, Ctrl-C: hands it over first.
+    Ok(())
+}
+
+/// Every node feeds it, and asks.
+async fn feed(leader: Proxy<LeaderMessage>) {
     loop {
-        tokio::select! {
-            () = tokio::time::sleep(Duration::from_secs(1)) => {
-                leader.tell(LeaderMessage::Next).await?;
-                match leader.ask(Offset).within(Duration::from_secs(2)).await {
-                    Ok(offset) => println!("offset {offset}; the leader {}", leader.status()),
-                    Err(error) => println!("{error}"),
-                }
-            }
-            _ = tokio::signal::ctrl_c() => break,
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if let Err(error) = leader.tell(LeaderMessage::Next).await {
+            println!("not told: {error}");
+        }
+        match leader.ask(Offset).within(Duration::from_secs(2)).await {
+            Ok(offset) => println!("offset {offset}; the leader {}", leader.status()),
+            Err(error) => println!("{error}"),
         }
     }
-    cluster.leave().await;
-    Ok(())
 }

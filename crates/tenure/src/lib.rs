@@ -18,12 +18,19 @@
 //!
 //! With the feature `cluster`, nodes that find each other, agree on who is in, and talk:
 //! `tenure::cluster`; with `singleton`, one worker in that cluster, found by everybody:
-//! `tenure::singleton`; with `sharding`, many entities, each in one place: `tenure::sharding`. All are
-//! off by default, so that whoever needs leases alone compiles no more.
+//! `tenure::singleton`; with `sharding`, many entities, each in one place: `tenure::sharding`; with
+//! `manage`, probes, metrics and an API: `tenure::manage`; with `node`, all of its settings from a file:
+//! `tenure::node`. All are off by default, so that whoever needs leases alone compiles no more.
+//!
+//! A process that is told to end hands over first: [`signals`].
 
 #[cfg(feature = "cluster")]
 pub use tenure_cluster as cluster;
 pub use tenure_lease::*;
+#[cfg(feature = "manage")]
+pub use tenure_manage as manage;
+#[cfg(feature = "node")]
+pub use tenure_node as node;
 #[cfg(feature = "sharding")]
 pub use tenure_sharding as sharding;
 #[cfg(feature = "singleton")]
@@ -57,6 +64,10 @@ mod guide {
     #[cfg(feature = "all-stores")]
     #[doc = include_str!("../../../docs/stores/postgres.md")]
     struct Postgres;
+
+    #[cfg(all(feature = "node", feature = "singleton", feature = "sharding"))]
+    #[doc = include_str!("../../../docs/production.md")]
+    struct Production;
 
     #[cfg(feature = "sqlite")]
     #[doc = include_str!("../../../README.md")]

@@ -17,8 +17,8 @@ use syn::{
     TraitItem, Type, Visibility, parse_quote,
 };
 
-const LIBRARIES: [&str; 8] =
-    ["tenure", "lease", "stores", "cluster", "singleton", "sharding", "manage", "testkit"];
+const LIBRARIES: [&str; 9] =
+    ["tenure", "lease", "stores", "cluster", "singleton", "sharding", "manage", "node", "testkit"];
 
 #[test]
 fn the_public_api_is_as_agreed() {

@@ -10,6 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use tenure_lease::signals::{Signals, is_urgent};
 use tenure_lease::{Moment, Settings, Tenure};
 
 #[cfg(target_os = "linux")]
@@ -18,7 +19,6 @@ use super::guarded::Guarded;
 use super::portable::Guarded;
 
 use super::control::{Deadlines, Order, Report, reserve};
-use super::signals::{Signals, is_urgent};
 use crate::exit::{self, Failure};
 
 /// How a tenure came to its end. Nothing that the command started is left.

@@ -5,15 +5,6 @@ use std::os::fd::OwnedFd;
 
 use tenure_lease::{Store, Tenure};
 
-/// Whether a signal was ignored when this process was started.
-pub(super) fn is_ignored(signal: i32) -> bool {
-    // SAFETY: an all-zero sigaction is a valid place to write one to.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: without a new action this only writes the present one to `action`.
-    let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
-    result == 0 && action.sa_sigaction == libc::SIG_IGN
-}
-
 /// The descriptor whose closing frees the tenure, if the store has one.
 pub(super) fn lifeline(store: &Store, tenure: &Tenure) -> Option<OwnedFd> {
     store.backend().lifeline(tenure.claim())

@@ -357,6 +357,8 @@ impl Life<'_> {
             None | Some(Command::Leave) => self.membership.leave(now),
             Some(Command::AskToLeave(node)) => self.membership.ask_to_leave(&node, now),
             Some(Command::Down(node)) => self.membership.down(&node, now),
+            #[cfg(feature = "planted")]
+            Some(Command::Panic) => panic!("planted"),
         }
     }
 

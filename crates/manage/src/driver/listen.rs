@@ -1,25 +1,36 @@
-//! The listener: bounded, and with patience for nobody who does not finish what it began.
+//! The listener: bounded in every way, and always with a place for one more.
 
-use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use axum::{Extension, Router};
+use axum::Router;
+use axum::http::{HeaderValue, header};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use tenure_lease::Moment;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt as _;
 
+use super::connections::{ConnectionId, Connections};
 use super::{PATIENCE, Peer, Stop, tls};
+use crate::access::{Needs, Rules};
 use crate::board::Board;
 use crate::manage::{ManageError, Managed};
 use crate::routes::{Shared, metrics_router, router};
-use crate::{Recorder, Settings};
+use crate::{Recorder, Settings, openapi};
 
 /// Listens; where, whether with TLS, and how to end it.
 pub(crate) async fn listen(
@@ -32,10 +43,12 @@ pub(crate) async fn listen(
     let address = settings.check()?;
     let config = tls::load(&settings)?;
     let failed = |source| ManageError::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let listener = bind(address).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
+    let rules = Arc::new(RwLock::new(Arc::new(settings.rules(address)?)));
     let shared = Shared {
-        rules: Arc::new(settings.rules(address)),
+        rules: rules.clone(),
+        openapi: openapi::document(managed.is_demo()).to_string().into(),
         board,
         managed,
         metrics,
@@ -44,8 +57,12 @@ pub(crate) async fn listen(
         looked,
     };
     let tls = config.is_some();
-    let door = Arc::new(Door { router: router(shared), config: config.map(RwLock::new), settings });
     let mut stop = Stop::default();
+    if settings.read_token_file.is_some() || settings.write_token_file.is_some() {
+        let reading = reread_tokens(settings.clone(), address, rules);
+        stop.0.push(tokio::spawn(reading).abort_handle());
+    }
+    let door = Arc::new(Door { router: router(shared), config: config.map(RwLock::new), settings });
     if tls {
         stop.0.push(tokio::spawn(renew(door.clone())).abort_handle());
     }
@@ -59,7 +76,7 @@ pub(crate) async fn listen_for_scrapes(
     recorder: Recorder,
 ) -> Result<(SocketAddr, Stop), ManageError> {
     let failed = |source| ManageError::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let listener = bind(address).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let door = Door {
         router: metrics_router(recorder),
@@ -68,6 +85,18 @@ pub(crate) async fn listen_for_scrapes(
     };
     let accepting = tokio::spawn(accept(listener, Arc::new(door)));
     Ok((address, Stop(vec![accepting.abort_handle()])))
+}
+
+/// With room in the kernel for a crowd that comes at once: whoever finds none there tries again after a
+/// second, and a probe's second is over then.
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 struct Door {
@@ -90,21 +119,46 @@ async fn renew(door: Arc<Door>) {
     }
 }
 
+/// Reads the files with tokens again and again. Files that cannot be used change nothing.
+async fn reread_tokens(settings: Settings, address: SocketAddr, rules: Arc<RwLock<Arc<Rules>>>) {
+    let mut wrong = None;
+    loop {
+        sleep(TOKENS).await;
+        match settings.rules(address) {
+            Ok(new) => {
+                wrong = None;
+                let mut rules = rules.write().unwrap_or_else(PoisonError::into_inner);
+                if **rules != new {
+                    *rules = Arc::new(new);
+                    tracing::info!("the management API has new tokens");
+                }
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if wrong.as_ref() != Some(&text) {
+                    tracing::warn!("the old tokens stay: {text}");
+                    wrong = Some(text);
+                }
+            }
+        }
+    }
+}
+
 async fn accept(listener: TcpListener, door: Arc<Door>) {
     // Connections end with the listener.
-    let mut connections = tokio::task::JoinSet::new();
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut tasks = JoinSet::new();
+    let places = Arc::new(Places::default());
     loop {
-        // Never closed; and a crowd waits in the kernel's queue, which is bounded, too.
-        let place = places.clone().acquire_owned().await.ok();
-        while connections.try_join_next().is_some() {}
+        while tasks.try_join_next().is_some() {}
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, from)) => {
+                let place = Arc::new(places.take(from.ip()));
                 let door = door.clone();
-                connections.spawn(async move {
-                    let _place = place;
-                    door.converse(stream).await;
+                let task = tasks.spawn({
+                    let place = place.clone();
+                    async move { door.converse(stream, place).await }
                 });
+                place.can_be_closed_by(task);
             }
             Err(error) => {
                 tracing::warn!("management listener: {error}");
@@ -114,42 +168,170 @@ async fn accept(listener: TcpListener, door: Arc<Door>) {
     }
 }
 
-impl Door {
-    async fn converse(&self, stream: TcpStream) {
-        let _ = stream.set_nodelay(true); // An event should not wait for the next.
-        let Some(config) = &self.config else {
-            return self.serve(stream, Peer::default()).await;
-        };
-        let config = config.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let greeting = TlsAcceptor::from(config).accept(stream);
-        let stream = match timeout(PATIENCE, greeting).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return tracing::debug!("no TLS: {error}"),
-            Err(_) => return,
-        };
-        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-        let certificate = shown.map(|it| tls::grants(it, &self.settings.writers));
-        self.serve(stream, Peer { certificate }).await;
-    }
+/// The places of everybody who is connected.
+#[derive(Debug, Default)]
+struct Places(Mutex<Taken>);
 
-    async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin, peer: Peer) {
-        let router = self.router.clone().layer(Extension(peer));
-        // Whoever hung up does not want an answer.
-        let _ = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(PATIENCE)
-            .max_buf_size(HEADERS_MAX)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
-            .await;
+#[derive(Debug, Default)]
+struct Taken {
+    connections: Connections,
+    tasks: HashMap<ConnectionId, AbortHandle>,
+    /// How many had to give way since that was last said.
+    gave_way: u64,
+    said_at: Option<Moment>,
+}
+
+impl Places {
+    fn take(self: &Arc<Self>, from: IpAddr) -> Place {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (id, gives_way) = taken.connections.add_stranger(from);
+        taken.close(gives_way);
+        Place { places: self.clone(), id, from }
     }
 }
 
-/// How many may be connected.
-const CONNECTIONS: usize = 256;
-/// How many of them may listen to events.
+impl Taken {
+    fn close(&mut self, id: Option<ConnectionId>) {
+        let Some(id) = id else { return };
+        if let Some(task) = self.tasks.remove(&id) {
+            task.abort();
+        }
+        self.gave_way += 1;
+        let now = Moment::now();
+        if self.said_at.is_none_or(|at| now.since(at) >= SAY) {
+            tracing::warn!(
+                connections = self.gave_way,
+                "too many connections to the management listener: the oldest ones were closed"
+            );
+            (self.gave_way, self.said_at) = (0, Some(now));
+        }
+    }
+}
+
+/// The place of one connection: free again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    places: Arc<Places>,
+    id: ConnectionId,
+    from: IpAddr,
+}
+
+impl Place {
+    fn taken(&self) -> std::sync::MutexGuard<'_, Taken> {
+        self.places.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The task that serves this connection, which ends when the place is needed.
+    fn can_be_closed_by(&self, task: AbortHandle) {
+        self.taken().tasks.insert(self.id, task);
+    }
+
+    /// Whoever is connected was allowed to read something.
+    pub(crate) fn let_in(&self) {
+        let mut taken = self.taken();
+        let gives_way = taken.connections.let_in(self.id);
+        taken.close(gives_way);
+    }
+
+    fn is_stranger(&self) -> bool {
+        self.taken().connections.is_stranger(self.id)
+    }
+
+    /// Who is connected.
+    pub(crate) fn from(&self) -> IpAddr {
+        self.from
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.taken();
+        taken.connections.remove(self.id);
+        taken.tasks.remove(&self.id);
+    }
+}
+
+impl Door {
+    /// A stranger has [`PATIENCE`] for all of it: TLS, its request, and to take the answer.
+    async fn converse(&self, stream: TcpStream, place: Arc<Place>) {
+        let mut serving = std::pin::pin!(self.greet(stream, place.clone()));
+        if timeout(PATIENCE, &mut serving).await.is_err() && !place.is_stranger() {
+            serving.await;
+        }
+    }
+
+    async fn greet(&self, stream: TcpStream, place: Arc<Place>) {
+        let _ = stream.set_nodelay(true); // An event should not wait for the next.
+        // Whoever takes nothing of what it is sent is hung up on.
+        #[cfg(target_os = "linux")]
+        let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(PATIENCE));
+        let Some(config) = &self.config else {
+            return serve(self.router.clone(), stream, Peer { certificate: None, place }).await;
+        };
+        let config = config.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let stream = match TlsAcceptor::from(config).accept(stream).await {
+            Ok(stream) => stream,
+            Err(error) => return tracing::debug!("no TLS: {error}"),
+        };
+        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let certificate = shown.map(|it| self.grants(it));
+        if certificate.is_some() {
+            place.let_in();
+        }
+        serve(self.router.clone(), stream, Peer { certificate, place }).await;
+    }
+
+    /// What this certificate, which was verified, lets its owner do.
+    fn grants(&self, certificate: &CertificateDer<'_>) -> Shown {
+        let writer =
+            self.settings.writers.iter().find(|name| {
+                tls::grants(certificate, std::slice::from_ref(*name)) == Needs::Writing
+            });
+        Shown { writer: writer.map(|name| name.as_str().into()) }
+    }
+}
+
+async fn serve(router: Router, stream: impl AsyncRead + AsyncWrite + Unpin, peer: Peer) {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let place = peer.place.clone();
+        request.extensions_mut().insert(peer.clone());
+        let answered = router.clone().oneshot(request);
+        async move {
+            let mut response: Response<_> = answered.await?;
+            // A stranger gets one answer: what it may ask for, it can ask for on another connection.
+            if place.is_stranger() {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(header::CONNECTION, close);
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    // Whoever hung up does not want an answer.
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .max_buf_size(HEADERS_MAX)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+/// What a client's certificate shows.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown {
+    /// The name of `writers` that it carries.
+    pub(crate) writer: Option<Arc<str>>,
+}
+
+/// How many may wait to be accepted; the kernel's own limit, `somaxconn`, is the same by default.
+const BACKLOG: u32 = 4096;
+/// How many may listen to events.
 const STREAMS: usize = 64;
 /// How many may have other nodes asked at the same time.
 const ASKING: usize = 4;
 const HEADERS_MAX: usize = 16 << 10;
 const AFTER_ERROR: Duration = Duration::from_millis(200);
 const RENEW: Duration = Duration::from_secs(60);
+/// How often the files with tokens are read.
+const TOKENS: Duration = Duration::from_secs(5);
+/// How often it is said that connections had to give way.
+const SAY: Duration = Duration::from_secs(60);

@@ -211,6 +211,14 @@ pub(super) struct Node {
 }
 
 impl Managed for Node {
+    fn alive(&self) -> Result<(), String> {
+        // Out for good, whatever the reason: only a new process can join again.
+        match self.cluster.is_over() {
+            false => Ok(()),
+            true => self.cluster.ready().map_err(|not| not.0),
+        }
+    }
+
     fn ready(&self) -> Result<(), String> {
         self.cluster.ready().map_err(|not| not.0)
     }

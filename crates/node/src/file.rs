@@ -1,27 +1,33 @@
-//! A node's settings, from a file.
-//!
-//! Whatever is wrong is said with the line and the name of the setting.
-
-use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use serde::Deserialize;
 use tenure_cluster::Settings;
 use tenure_cluster::downing::Strategy;
-use tenure_lease::{Lease, Store};
+use tenure_lease::{Lease, OpenError, Store, duration};
 use tenure_manage::Token;
+use tokio::sync::OnceCell;
 use toml::de::{DeTable, DeValue, Deserializer};
 
-use crate::duration;
-use crate::exit::Failure;
-use crate::store::StoreArgs;
+use crate::place::Place;
 
-/// The file, read and understood.
-pub(super) struct NodeFile {
+/// A node's file, read and understood. Its store is opened when it is first asked for.
+pub struct NodeFile {
     place: Place,
     settings: Settings,
     own: Own,
+    store: OnceCell<Store>,
+}
+
+/// Why a node's file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeFileError {
+    /// It cannot be read, or something in it is wrong: what, and where.
+    #[error("{0}")]
+    Wrong(String),
+    /// The store that it names cannot be used, as it is now.
+    #[error(transparent)]
+    Store(tenure_lease::backend::StoreError),
 }
 
 /// What stands in the file beside the cluster's own settings.
@@ -57,18 +63,21 @@ struct OwnDowning {
 }
 
 impl NodeFile {
-    pub(super) fn load(path: &Path) -> Result<Self, Failure> {
+    /// Reads it.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, NodeFileError> {
+        let path = path.as_ref();
         let text = fs::read_to_string(path)
-            .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+            .map_err(|error| NodeFileError::Wrong(format!("{}: {error}", path.display())))?;
         Self::parse(path, &text)
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Self, Failure> {
-        let mut place = Place { path: path.into(), lines: lines(text), keys: Vec::new() };
-        let table = DeTable::parse(text).map_err(|error| place.refuse(&error))?;
+    fn parse(path: &Path, text: &str) -> Result<Self, NodeFileError> {
+        let mut place = Place::new(path, text);
+        let refuse = |place: &Place, error| NodeFileError::Wrong(place.refuse(&error, &KNOWN));
+        let table = DeTable::parse(text).map_err(|error| refuse(&place, error))?;
         place.note("", table.get_ref());
         let own = Own::deserialize(Deserializer::from(table.clone()))
-            .map_err(|error| place.refuse(&error))?;
+            .map_err(|error| refuse(&place, error))?;
         let mut rest = table;
         for name in OWN {
             rest.get_mut().remove(name);
@@ -80,45 +89,57 @@ impl NodeFile {
             }
         }
         let settings = Settings::deserialize(Deserializer::from(rest))
-            .map_err(|error| place.refuse(&error))?;
-        Ok(Self { place, settings, own })
+            .map_err(|error| refuse(&place, error))?;
+        Ok(Self { place, settings, own, store: OnceCell::new() })
     }
 
-    /// Where to listen for `tenure cluster`.
-    pub(super) fn admin(&self) -> Option<&Path> {
+    /// Where `tenure node` listens for `tenure cluster`. Nothing else does.
+    pub fn admin(&self) -> Option<&Path> {
         self.own.admin.as_deref()
     }
 
     /// Where the management API listens, and who may use it, if it is wanted.
-    pub(super) fn manage(&self) -> Result<Option<tenure_manage::Settings>, Failure> {
+    pub fn manage(&self) -> Result<Option<tenure_manage::Settings>, NodeFileError> {
         let Some(manage) = &self.own.manage else { return Ok(None) };
         let default = tenure_manage::Settings::default();
         let settings = tenure_manage::Settings {
-            listen: manage.listen.clone().unwrap_or(default.listen),
-            read_token: self.token("manage.read_token_file", manage.read_token_file.as_deref())?,
-            write_token: self
-                .token("manage.write_token_file", manage.write_token_file.as_deref())?,
+            listen: manage.listen.clone().unwrap_or_else(|| default.listen.clone()),
+            read_token_file: manage.read_token_file.clone(),
+            write_token_file: manage.write_token_file.clone(),
             certificate: manage.certificate.clone(),
             key: manage.key.clone(),
             client_ca: manage.client_ca.clone(),
             writers: manage.writers.clone(),
+            ..default
         };
+        self.check_token("manage.read_token_file", manage.read_token_file.as_deref())?;
+        self.check_token("manage.write_token_file", manage.write_token_file.as_deref())?;
         settings.check().map_err(|error| self.wrong(&error.to_string()))?;
         Ok(Some(settings))
     }
 
-    /// The secret in this file, if one is named.
-    fn token(&self, setting: &str, path: Option<&Path>) -> Result<Option<Token>, Failure> {
-        let Some(path) = path else { return Ok(None) };
-        let wrong = |error: &dyn std::fmt::Display| {
-            self.wrong_at(setting, &format!("{}: {error}", path.display()))
+    /// A file with a token, if one is named, has one.
+    fn check_token(&self, setting: &str, path: Option<&Path>) -> Result<(), NodeFileError> {
+        match path.map(Token::load) {
+            Some(Err(error)) => Err(self.wrong_at(setting, &error.to_string())),
+            _ => Ok(()),
+        }
+    }
+
+    /// The store that the file names, if it does: for leases of your own, too.
+    pub async fn store(&self) -> Result<Option<Store>, NodeFileError> {
+        let Some(url) = &self.own.store else { return Ok(None) };
+        let open = || async {
+            tenure_stores::open(url).await.map_err(|error| match error {
+                OpenError::Url(wrong) => self.wrong_at("store", &wrong),
+                OpenError::Store(trouble) => NodeFileError::Store(trouble),
+            })
         };
-        let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
-        Token::new(&text).map(Some).map_err(|error| wrong(&error))
+        self.store.get_or_try_init(open).await.cloned().map(Some)
     }
 
     /// Everything, with the leases in their store.
-    pub(super) async fn settings(&self) -> Result<Settings, Failure> {
+    pub async fn settings(&self) -> Result<Settings, NodeFileError> {
         let mut settings = self.settings.clone();
         let own = &self.own;
         let asks = matches!(settings.downing, Some(Strategy::LeaseMajority(_)));
@@ -138,12 +159,11 @@ impl NodeFile {
             }
             _ => {}
         }
-        match &own.store {
-            Some(_) if formation.is_none() && arbitration.is_none() => {
-                return Err(self.wrong_at("store", "set formation, too: the lease's name in it"));
-            }
-            Some(url) => {
-                let store = StoreArgs::from(url.as_str()).open().await?;
+        if own.store.is_some() && formation.is_none() && arbitration.is_none() {
+            return Err(self.wrong_at("store", "set formation, too: the lease's name in it"));
+        }
+        match self.store().await? {
+            Some(store) => {
                 if let Some(lease) = formation {
                     settings = settings.formation(self.lease(&store, lease)?);
                 }
@@ -169,7 +189,7 @@ impl NodeFile {
         ttl_setting: &'a str,
         name: &'a Option<String>,
         ttl: &'a Option<String>,
-    ) -> Result<Option<OneLease<'a>>, Failure> {
+    ) -> Result<Option<OneLease<'a>>, NodeFileError> {
         match name {
             Some(name) => Ok(Some(OneLease { setting, ttl_setting, name, ttl: ttl.as_deref() })),
             None if ttl.is_some() => {
@@ -180,7 +200,7 @@ impl NodeFile {
         }
     }
 
-    fn lease(&self, store: &Store, one: OneLease<'_>) -> Result<Lease, Failure> {
+    fn lease(&self, store: &Store, one: OneLease<'_>) -> Result<Lease, NodeFileError> {
         let mut lease = store.lease(one.name).owner(&self.settings.name);
         if let Err(error) = lease.name() {
             return Err(self.wrong_at(one.setting, &error.to_string()));
@@ -198,17 +218,24 @@ impl NodeFile {
     }
 
     /// Something is wrong; if the message names a setting that is in the file, it is said where.
-    pub(super) fn wrong(&self, message: &str) -> Failure {
-        self.place.failure(self.place.named_in(message), message)
+    pub fn wrong(&self, message: &str) -> NodeFileError {
+        NodeFileError::Wrong(self.place.failure(self.place.named_in(message), message))
     }
 
     /// Something is wrong with this setting.
-    pub(super) fn wrong_at(&self, setting: &str, message: &str) -> Failure {
-        let found = self.place.keys.iter().find(|key| key.name == setting);
-        match found {
+    pub fn wrong_at(&self, setting: &str, message: &str) -> NodeFileError {
+        let found = self.place.find(setting);
+        NodeFileError::Wrong(match found {
             Some(_) => self.place.failure(found, &format!("{setting}: {message}")),
             None => self.place.failure(None, &format!("{setting} (not set): {message}")),
-        }
+        })
+    }
+}
+
+/// Not the store's URL: there may be a password in it.
+impl fmt::Debug for NodeFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeFile").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
@@ -220,86 +247,12 @@ struct OneLease<'a> {
     ttl: Option<&'a str>,
 }
 
-/// What stands where in the file.
-struct Place {
-    path: PathBuf,
-    /// Where each line begins.
-    lines: Vec<usize>,
-    keys: Vec<Key>,
-}
-
-/// A setting's name, `membership.watched` for instance, or its value.
-struct Key {
-    name: String,
-    span: Range<usize>,
-}
-
-impl Place {
-    /// Remembers where the settings of a table are.
-    fn note(&mut self, prefix: &str, table: &DeTable<'_>) {
-        for (key, value) in table {
-            let name = format!("{prefix}{}", key.get_ref());
-            self.keys.push(Key { name: name.clone(), span: key.span() });
-            match value.get_ref() {
-                DeValue::Table(inner) => self.note(&format!("{name}."), inner),
-                _ => self.keys.push(Key { name, span: value.span() }),
-            }
-        }
-    }
-
-    /// The first setting that a message names, if it is in the file.
-    fn named_in(&self, message: &str) -> Option<&Key> {
-        let mut words = message.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        words
-            .find_map(|word| self.keys.iter().find(|key| key.name.rsplit('.').next() == Some(word)))
-    }
-
-    fn refuse(&self, error: &toml::de::Error) -> Failure {
-        let message = error.message();
-        let Some(span) = error.span() else { return self.failure(None, message) };
-        let within = |key: &&Key| key.span.start <= span.start && span.end <= key.span.end;
-        let is_unknown = message.starts_with("unknown field");
-        match self.keys.iter().filter(within).min_by_key(|key| key.span.len()) {
-            Some(key) if is_unknown && !key.name.contains('.') => {
-                let own = OWN.map(|name| format!("`{name}`")).join(", ");
-                self.failure(Some(key), &format!("{message}, {own}"))
-            }
-            Some(key) if is_unknown && key.name.starts_with("downing.") => {
-                let own = OWN_DOWNING.map(|name| format!("`{name}`")).join(", ");
-                self.failure(Some(key), &format!("{message}, {own}"))
-            }
-            Some(key) if is_unknown => self.failure(Some(key), message),
-            Some(key) => self.failure(Some(key), &format!("{}: {message}", key.name)),
-            // Not understood at all, or the whole of it.
-            None if self.keys.is_empty() => {
-                let key = Key { name: String::new(), span };
-                self.failure(Some(&key), message)
-            }
-            None => self.failure(self.named_in(message), message),
-        }
-    }
-
-    fn failure(&self, key: Option<&Key>, message: &str) -> Failure {
-        let file = self.path.display();
-        Failure::usage(match key {
-            Some(key) => {
-                let line = self.lines.partition_point(|start| *start <= key.span.start);
-                format!("{file}, line {line}: {message}")
-            }
-            None => format!("{file}: {message}"),
-        })
-    }
-}
-
-fn lines(text: &str) -> Vec<usize> {
-    let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
-    std::iter::once(0).chain(breaks.map(|(index, _)| index + 1)).collect()
-}
-
 /// The settings that are not the cluster's own.
 const OWN: [&str; 5] = ["store", "formation", "formation_ttl", "admin", "manage"];
 /// The same in `[downing]`.
 const OWN_DOWNING: [&str; 2] = ["lease", "ttl"];
+/// What the file may have beyond the cluster's own settings: in itself, and in tables.
+const KNOWN: [(&str, &[&str]); 2] = [("", &OWN), ("downing.", &OWN_DOWNING)];
 const NEEDS_LEASE: &str =
     "lease-majority asks a lease in the store: set its name, the same on all nodes";
 
@@ -311,7 +264,7 @@ mod tests {
 
     use super::*;
 
-    fn parse(text: &str) -> Result<NodeFile, Failure> {
+    fn parse(text: &str) -> Result<NodeFile, NodeFileError> {
         NodeFile::parse(Path::new("node.toml"), text)
     }
 
@@ -388,7 +341,7 @@ mod tests {
 
     #[test]
     fn the_documentation_has_every_setting() {
-        let documentation = include_str!("../../../../docs/cluster.md");
+        let documentation = include_str!("../../../docs/cluster.md");
         let example = documentation.split("```").find_map(|block| block.strip_prefix("toml\n"));
         let file = parse(example.expect("an example")).unwrap();
         let all = serde_json::to_value(&file.settings).unwrap();
@@ -405,6 +358,19 @@ mod tests {
             let names = [format!("`{setting}`"), format!("`[{setting}]`")];
             assert!(names.iter().any(|name| documentation.contains(name)), "{setting}");
         }
+    }
+
+    #[test]
+    fn a_program_can_read_what_the_manifest_has() {
+        let manifest = include_str!("../../../deploy/kubernetes/cluster.yaml");
+        let (_, rest) = manifest.split_once("  node.toml: |\n").expect("a node's file");
+        let lines = rest.lines().take_while(|line| line.is_empty() || line.starts_with("    "));
+        let text: String = lines.map(|line| format!("{}\n", line.trim_start())).collect();
+        let file = parse(&text).unwrap();
+        assert_eq!(file.settings.cluster, "shop");
+        assert_eq!(file.own.store.as_deref(), Some("k8s://default"));
+        assert!(file.own.manage.is_some() && file.admin().is_some());
+        assert!(!format!("{file:?}").contains("k8s:"), "a URL may have a password");
     }
 
     #[tokio::test]

@@ -3,7 +3,14 @@
 use std::time::Duration;
 
 /// Parses a duration; the error says what would be right.
-pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure_lease::duration;
+/// assert_eq!(duration::parse("1m30s"), Ok(Duration::from_secs(90)));
+/// assert!(duration::parse("90").unwrap_err().contains("\"15s\""));
+/// ```
+pub fn parse(text: &str) -> Result<Duration, String> {
     let wrong = || {
         format!(
             "{text:?} is no duration; \"15s\", \"500ms\" or \"1m30s\" is \
