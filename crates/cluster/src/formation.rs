@@ -321,6 +321,7 @@ impl Formation {
     /// Says so in the record before it forms a cluster: one that is in no note would never be found
     /// by those that it replaces, if this node lost the lease just then.
     fn form(&mut self, term: u64, own: &Address, effects: &mut Vec<FormationEffect>) {
+        self.look_at = None;
         let contacts = vec![own.clone()];
         let note = FormationNote { cluster: term, contacts, member: Some(term), next: None };
         if self.note.as_ref() == Some(&note) {

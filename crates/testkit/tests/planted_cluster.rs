@@ -69,5 +69,5 @@ fn an_outsider_that_does_not_notice_members() {
 
 #[test]
 fn an_outsider_that_keeps_the_lease_while_it_asks() {
-    found_in(Plan::with_outsiders, Rule::CandidateGivesBack, 1);
+    found_in(Plan::with_outsiders, Rule::CandidateGivesBack, 3);
 }
