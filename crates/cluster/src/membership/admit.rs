@@ -16,9 +16,9 @@ use crate::view::{Member, Status};
 impl Membership {
     pub(super) fn ask_contacts(&mut self, now: Moment) {
         let join = self.join_request(0);
-        let Phase::Outside { contacts, ask_at } = &mut self.phase else { return };
+        let Phase::Outside { ask_at } = &mut self.phase else { return };
         *ask_at = now + self.random.around(ASK_AGAIN);
-        for contact in contacts {
+        for contact in &self.contacts.asked {
             self.effects.push(Effect::Greet(contact.clone(), Control::Join(join.clone())));
         }
     }
@@ -111,7 +111,7 @@ impl Membership {
     }
 
     pub(super) fn receive_prove(&mut self, from: &Node, proof: u64) {
-        if matches!(self.phase, Phase::Outside { .. }) {
+        if matches!(self.phase, Phase::Outside { .. }) && self.is_contact(from) {
             let join = self.join_request(proof);
             self.effects.push(Effect::Send(from.clone(), Control::Join(join)));
         }
@@ -125,7 +125,8 @@ impl Membership {
         now: Moment,
     ) {
         let lists_me = state.view.member(&self.me).is_some_and(|m| m.status < Status::Down);
-        if !matches!(self.phase, Phase::Outside { .. }) || !lists_me {
+        let asked = matches!(self.phase, Phase::Outside { .. }) && self.is_contact(from);
+        if !asked || !lists_me {
             return;
         }
         self.enter((*state.view).clone(), now);
@@ -145,8 +146,8 @@ impl Membership {
         self.send_summary(from);
     }
 
-    pub(super) fn receive_refusal(&mut self, refusal: Refusal) {
-        if matches!(self.phase, Phase::Outside { .. }) {
+    pub(super) fn receive_refusal(&mut self, from: &Node, refusal: Refusal) {
+        if matches!(self.phase, Phase::Outside { .. }) && self.is_contact(from) {
             match refusal {
                 Refusal::NotAMember => {}
                 Refusal::Removed => self.end(Ending::Removed),
