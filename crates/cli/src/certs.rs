@@ -1,14 +1,17 @@
-//! `tenure certs`: certificates to start with.
+//! `tenure certs`: certificates to start with, and to go on with.
 
-use std::path::{Path, PathBuf};
+mod directory;
+
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use tenure_cluster::certs::{Authority, CertsError};
+use tenure_cluster::certs::CertsError;
 
+use self::directory::CertsDirectory;
 use crate::exit::{self, Failure};
 use crate::output;
 
-/// Make certificates for the nodes of a cluster
+/// Make, renew and revoke certificates for the nodes of a cluster
 #[derive(clap::Args)]
 #[command(after_help = exit::HELP)]
 pub(crate) struct Args {
@@ -24,6 +27,28 @@ enum Command {
     /// is an authority already, it makes certificates for more nodes. Whoever has DIR/ca/ca.key
     /// can make members of the cluster: keep it where the nodes are not.
     New(New),
+    /// Make new certificates and keys for nodes that have one, before theirs expire
+    ///
+    /// Of the same authority and with the same hosts. The nodes take up the new files while they run.
+    Renew(Renew),
+    /// Revoke every certificate that was made for a node so far
+    ///
+    /// Writes crl.pem into the directory of each node. Copied to the nodes, it closes the links of
+    /// whoever has one of those certificates, and lets nobody in with one. If the node is to stay,
+    /// `tenure certs renew` makes another certificate for it afterwards.
+    Revoke(Named),
+    /// Replace the authority
+    ///
+    /// Makes another one, and writes both into each node's ca.pem. Copy ca.pem to all nodes; then
+    /// `tenure certs renew`, and copy everything; then `tenure certs roll --finish`, and copy ca.pem.
+    Roll(Roll),
+}
+
+#[derive(clap::Args)]
+struct Place {
+    /// Where the certificates are
+    #[arg(long, value_name = "DIR", default_value = "certs")]
+    dir: PathBuf,
 }
 
 #[derive(clap::Args)]
@@ -34,38 +59,98 @@ struct New {
     /// Where to write
     #[arg(long, value_name = "DIR", default_value = "certs")]
     dir: PathBuf,
+    /// A DNS name or an IP address under which other programs reach the nodes, for the management
+    /// API; may be repeated, and `*.shop.svc` is one
+    #[arg(long = "host", value_name = "HOST")]
+    hosts: Vec<String>,
     /// Make new ones for nodes that have one (the authority stays)
     #[arg(long)]
     force: bool,
-    /// The nodes' names: each node's setting `name`
+    /// The nodes' names: each node's setting `name`; `*` is for a certificate that all nodes share,
+    /// in DIR/all
     #[arg(required = true, value_name = "NODE")]
     nodes: Vec<String>,
 }
 
+#[derive(clap::Args)]
+struct Renew {
+    #[command(flatten)]
+    place: Place,
+    /// Other hosts than before: see `new`
+    #[arg(long = "host", value_name = "HOST")]
+    hosts: Vec<String>,
+    /// Which nodes; all of them if none is named
+    #[arg(value_name = "NODE")]
+    nodes: Vec<String>,
+}
+
+#[derive(clap::Args)]
+struct Named {
+    #[command(flatten)]
+    place: Place,
+    /// Which nodes
+    #[arg(required = true, value_name = "NODE")]
+    nodes: Vec<String>,
+}
+
+#[derive(clap::Args)]
+struct Roll {
+    #[command(flatten)]
+    place: Place,
+    /// All nodes have certificates of the new authority: takes the former one out of ca.pem
+    #[arg(long)]
+    finish: bool,
+}
+
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
-    let Command::New(args) = &args.command;
-    args.check()?;
-    let authority = args.authority()?;
-    for node in &args.nodes {
-        authority.issue(node, &[])?.save(args.dir.join(node))?;
-    }
-    output::text(&args.next())?;
+    let said = match &args.command {
+        Command::New(args) => args.make()?,
+        Command::Renew(args) => {
+            let directory = CertsDirectory::open(&args.place.dir)?;
+            let nodes = directory.select(&args.nodes)?;
+            for node in &nodes {
+                directory.renew(node, &args.hosts)?;
+            }
+            format!(
+                "Renewed, good for a year:\n{}\nCopy each directory to its node; it takes the new \
+                 files up while it runs.",
+                directory.list(&nodes)
+            )
+        }
+        Command::Revoke(args) => {
+            let directory = CertsDirectory::open(&args.place.dir)?;
+            let count = directory.revoke(&args.nodes)?;
+            format!(
+                "Revoked {count} certificates. Copy crl.pem to every node:\n{}\nNodes that are to \
+                 stay need another certificate: tenure certs renew {}",
+                directory.list(&directory.nodes()?),
+                args.nodes.join(" ")
+            )
+        }
+        Command::Roll(args) => {
+            let directory = CertsDirectory::open(&args.place.dir)?;
+            let next = if args.finish {
+                directory.finish_roll()?;
+                "The former authority is not trusted any more. Copy ca.pem to every node:"
+            } else {
+                directory.roll()?;
+                "Both authorities are trusted. Copy ca.pem to every node; then tenure certs renew, \
+                 and copy everything; then tenure certs roll --finish. The files:"
+            };
+            format!("{next}\n{}", directory.list(&directory.nodes()?))
+        }
+    };
+    output::text(&said)?;
     Ok(ExitCode::SUCCESS)
 }
 
 impl New {
-    /// Before anything is written.
-    fn check(&self) -> Result<(), Failure> {
+    fn make(&self) -> Result<String, Failure> {
+        // Before anything is written.
         for node in &self.nodes {
-            // They become directories, beside the authority's.
-            let fits = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-            if node.starts_with('.') || node == AUTHORITY || !node.chars().all(fits) {
-                return Err(Failure::usage(format!(
-                    "{node:?} cannot name a node here: letters, digits, '-', '.' and '_', not \
-                     beginning with '.', and not \"{AUTHORITY}\""
-                )));
-            }
-            let there = ["node.pem", "node.key"].map(|file| self.dir.join(node).join(file));
+            CertsDirectory::check_name(node)?;
+            let path = self.dir.join(directory::place(node));
+            let there = ["node.pem", "node.key"].map(|file| path.join(file));
             if let Some(path) = there.iter().find(|path| path.exists())
                 && !self.force
             {
@@ -75,42 +160,22 @@ impl New {
                 )));
             }
         }
-        Ok(())
-    }
-
-    fn authority(&self) -> Result<Authority, Failure> {
-        let dir = self.dir.join(AUTHORITY);
-        if !dir.join("ca.key").exists() && !dir.join("ca.pem").exists() {
-            let authority = Authority::new(&self.cluster)?;
-            authority.save(&dir)?;
-            return Ok(authority);
+        let directory = CertsDirectory::open_or_make(&self.dir, &self.cluster)?;
+        for node in &self.nodes {
+            directory.issue(node, &self.hosts)?;
         }
-        let authority = Authority::load(&dir)?;
-        if authority.cluster() != self.cluster {
-            return Err(Failure::usage(format!(
-                "{} is the authority of the cluster {:?}; choose another --dir for {:?}",
-                dir.display(),
-                authority.cluster(),
-                self.cluster
-            )));
-        }
-        Ok(authority)
-    }
-
-    fn next(&self) -> String {
-        let shown = |path: &Path| path.display().to_string();
         let first = &self.nodes[0];
-        let made: Vec<String> =
-            self.nodes.iter().map(|node| format!("  {}", shown(&self.dir.join(node)))).collect();
-        format!(
+        // A name of its own, also if the certificate is for all.
+        let name = if first == "*" { "shop-0" } else { first };
+        Ok(format!(
             "Made, good for a year:\n{}\nCopy each directory to its node, and in the node's file \
-             set:\n  cluster = {:?}\n  name = {first:?}\n  identity = \"{}\"\nKeep {} where the nodes \
+             set:\n  cluster = {:?}\n  name = {name:?}\n  identity = \"{}\"\nKeep {} where the nodes \
              are not; it makes more.",
-            made.join("\n"),
+            directory.list(&self.nodes),
             self.cluster,
-            shown(&self.dir.join(first)),
-            shown(&self.dir.join(AUTHORITY).join("ca.key")),
-        )
+            self.dir.join(directory::place(first)).display(),
+            self.dir.join("ca").join("ca.key").display(),
+        ))
     }
 }
 
@@ -122,5 +187,3 @@ impl From<CertsError> for Failure {
         }
     }
 }
-
-const AUTHORITY: &str = "ca";

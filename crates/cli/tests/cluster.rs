@@ -12,6 +12,7 @@ use std::process::Output;
 
 use common::*;
 use nodes::*;
+use tenure_cluster::transport::Identity;
 
 fn tenure_in(dir: &Dir, arguments: &[&str]) -> Output {
     tenure().current_dir(dir.path()).args(arguments).output().unwrap()
@@ -56,10 +57,72 @@ fn certificates_are_made_and_never_overwritten() {
     let other = ["certs", "new", "--cluster", "other", "--dir", "made", "other-0"];
     let (code, said) = refused(&dir, &other);
     assert!(code == 64 && said.contains("\"shop\""), "{said}");
-    for name in ["..", "ca", "a/b", "*", ".hidden"] {
+    for name in ["..", "ca", "a/b", "all", ".hidden"] {
         let (code, said) = refused(&dir, &[&new[..], &[name]].concat());
         assert!(code == 64 && said.contains("cannot name a node"), "{said}");
     }
+}
+
+#[test]
+fn certificates_are_renewed_revoked_and_rolled() {
+    let dir = Dir::new("certs-later");
+    let hosts = ["--host", "shop.svc", "--host", "10.0.0.7"];
+    let new = ["certs", "new", "--cluster", "shop", "shop-0", "shop-1", "*"];
+    succeeds(&dir, &[&new[..], &hosts].concat());
+    let read = |path: &str| fs::read_to_string(dir.join("certs").join(path)).unwrap();
+    let load = |node: &str| {
+        let place = dir.join("certs").join(if node == "*" { "all" } else { node });
+        Identity::load(place, "shop", if node == "*" { "anybody" } else { node })
+    };
+    for node in ["shop-0", "shop-1", "*"] {
+        load(node).unwrap();
+    }
+    assert_eq!(read("ca/issued").matches(" shop.svc,10.0.0.7\n").count(), 3);
+    let (first, second) = (read("shop-0/node.pem"), read("shop-1/node.pem"));
+
+    // Another certificate and key for one of them, with the same hosts.
+    succeeds(&dir, &["certs", "renew", "shop-0"]);
+    assert_ne!(read("shop-0/node.pem"), first);
+    assert_eq!(read("shop-1/node.pem"), second);
+    assert_eq!(read("ca/issued").matches(" shop-0 shop.svc,10.0.0.7\n").count(), 2);
+    load("shop-0").unwrap();
+    let (code, said) = refused(&dir, &["certs", "renew", "shop-9"]);
+    assert!(code == 64 && said.contains("tenure certs new"), "{said}");
+
+    // All that was made for it so far, the first one, too.
+    let said = succeeds(&dir, &["certs", "revoke", "shop-0"]);
+    assert!(said.contains("Revoked 2 certificates"), "{said}");
+    let error = load("shop-0").unwrap_err().to_string();
+    assert!(error.contains("crl.pem revokes it"), "{error}");
+    load("shop-1").unwrap();
+    fs::write(dir.join("certs/shop-0/node.pem"), &first).unwrap();
+    let error = load("shop-0").unwrap_err().to_string();
+    assert!(error.contains("crl.pem revokes it"), "{error}");
+    succeeds(&dir, &["certs", "renew", "shop-0"]);
+    load("shop-0").unwrap();
+
+    // Another authority, beside this one and then in its place; what was revoked stays so.
+    let (code, said) = refused(&dir, &["certs", "roll", "--finish"]);
+    assert!(code == 64 && said.contains("tenure certs roll first"), "{said}");
+    let authority = read("ca/ca.pem");
+    succeeds(&dir, &["certs", "roll"]);
+    assert_eq!(read("shop-1/ca.pem"), read("ca/ca.pem") + &authority);
+    assert_eq!(read("shop-1/crl.pem").matches("BEGIN X509 CRL").count(), 2);
+    load("shop-1").unwrap();
+    for again in [&["certs", "roll"][..], &["certs", "roll", "--finish"]] {
+        let (code, said) = refused(&dir, again);
+        assert!(code == 64 && said.contains("tenure certs renew"), "{said}");
+    }
+    let former = read("shop-1/node.pem");
+    succeeds(&dir, &["certs", "renew"]);
+    succeeds(&dir, &["certs", "roll", "--finish"]);
+    assert_eq!(read("shop-1/ca.pem"), read("ca/ca.pem"));
+    assert_ne!(read("ca/ca.pem"), authority);
+    for node in ["shop-0", "shop-1", "*"] {
+        load(node).unwrap();
+    }
+    fs::write(dir.join("certs/shop-1/node.pem"), former).unwrap();
+    load("shop-1").unwrap_err();
 }
 
 #[test]

@@ -63,6 +63,58 @@ fn a_node_is_asked_by_its_url() {
 }
 
 #[test]
+fn a_node_is_asked_over_https_with_certificates_of_its_authority() {
+    let manage = "[manage]\nlisten = \"127.0.0.1:0\"\ncertificate = \"certs/n0/node.pem\"\n\
+                  key = \"certs/n0/node.key\"\nclient_ca = \"certs/n0/ca.pem\"\n\
+                  writers = [\"ops.shop\"]";
+    let mut nodes = Nodes::with_lease("manage-tls", loopback(164, 1), manage);
+    let said = |arguments: &[&str]| {
+        let output = tenure().current_dir(nodes.dir.path()).args(arguments).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let made = [
+        &["certs", "renew", "--host", "127.0.0.1", "n0"][..],
+        &["certs", "new", "--cluster", "shop", "--host", "ops.shop", "ops"],
+        &["certs", "new", "--cluster", "shop", "reader"],
+    ];
+    for arguments in made {
+        assert_eq!(said(arguments).0, Some(0), "{arguments:?}");
+    }
+    let dir = nodes.dir.path().to_owned();
+    nodes.start_all();
+    nodes.formed(1, SOON);
+    let url = until("the log to say where it listens", SOON, || {
+        let lines = nodes.dir.lines("n0.log");
+        let url = lines.iter().find_map(|line| line.split("url=\"").nth(1)?.split('"').next());
+        url.map(|url| url.trim_end_matches('/').to_owned())
+    });
+    assert!(url.starts_with("https://127.0.0.1:"), "{url}");
+    let cluster = |arguments: &[&str]| {
+        let mut command = tenure();
+        let output = command.current_dir(&dir).arg("cluster").args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text) = cluster(&["status", "--url", &url, "--identity", "certs/reader"]);
+    assert!(code == Some(0), "{text}");
+    let (code, text) = cluster(&["status", "--url", &url, "--ca", "certs/n0/ca.pem"]);
+    assert!(code == Some(64) && text.contains("--cert"), "{code:?} {text}");
+    let elsewhere = url.replace("127.0.0.1", "localhost");
+    let (code, text) = cluster(&["status", "--url", &elsewhere, "--identity", "certs/reader"]);
+    assert!(code == Some(69) && text.contains("--host localhost"), "{code:?} {text}");
+    let (code, text) = cluster(&["leave", "--url", &url, "--identity", "certs/reader"]);
+    assert!(code == Some(64), "{code:?} {text}");
+    fs::write(dir.join("write"), TOKEN).unwrap();
+    let plain = ["status", "--url", "http://10.0.0.7:7480", "--token-file", "write"];
+    let (code, text) = cluster(&plain);
+    assert!(code == Some(64) && text.contains("could read the token"), "{code:?} {text}");
+    let (ca, cert, key) = ("certs/n0/ca.pem", "certs/ops/node.pem", "certs/ops/node.key");
+    let (code, text) = cluster(&["leave", "--url", &url, "--ca", ca, "--cert", cert, "--key", key]);
+    assert!(code == Some(0), "{code:?} {text}");
+    assert_eq!(nodes.end(0, SOON), 0);
+}
+
+#[test]
 fn the_page_of_the_demonstration_shows_what_its_buttons_do() {
     let dir = Dir::new("demo-page");
     let mut command = tenure();

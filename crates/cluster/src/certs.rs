@@ -1,8 +1,8 @@
 //! A small certificate authority, to start with: one for each cluster, and for nothing else.
 //!
 //! Whoever has an authority's key can make members of its cluster. Keep it where the nodes are not;
-//! they need `ca.pem`, `node.pem` and `node.key` alone (see
-//! [`Identity`](crate::transport::Identity)).
+//! they need `ca.pem`, `node.pem` and `node.key` alone, and `crl.pem` once a certificate was revoked
+//! (see [`Identity`](crate::transport::Identity)).
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -25,6 +26,9 @@ use crate::transport::verify::uri;
 /// A cluster's certificate authority.
 pub struct Authority {
     cluster: String,
+    /// 1 for a cluster's first authority, and one more for each that succeeds another. Part of its
+    /// name, since a list of revoked certificates is found by the name of its authority.
+    generation: u32,
     certificate: String,
     issuer: Issuer<'static, KeyPair>,
 }
@@ -37,10 +41,30 @@ impl Authority {
 
     /// Makes a new authority that is valid for that many days.
     pub fn valid_for(cluster: &str, days: u32) -> Result<Self, CertsError> {
+        Self::generate(cluster, 1, days)
+    }
+
+    /// Makes the authority that is to take the place of this one, with a key of its own.
+    ///
+    /// ```
+    /// use tenure_cluster::certs::Authority;
+    /// let first = Authority::new("shop")?;
+    /// let second = first.successor()?;
+    /// // While nodes have certificates of both, each has both in its ca.pem.
+    /// let both = format!("{}{}", second.certificate(), first.certificate());
+    /// assert_eq!(both.matches("BEGIN CERTIFICATE").count(), 2);
+    /// # Ok::<(), tenure_cluster::certs::CertsError>(())
+    /// ```
+    pub fn successor(&self) -> Result<Self, CertsError> {
+        Self::generate(&self.cluster, self.generation + 1, AUTHORITY_DAYS)
+    }
+
+    fn generate(cluster: &str, generation: u32, days: u32) -> Result<Self, CertsError> {
         let key = KeyPair::generate()?;
-        let params = Self::params(cluster, days)?;
+        let params = Self::params(cluster, generation, days)?;
         let certificate = params.self_signed(&key)?.pem();
-        Ok(Self { cluster: cluster.into(), certificate, issuer: Issuer::new(params, key) })
+        let issuer = Issuer::new(params, key);
+        Ok(Self { cluster: cluster.into(), generation, certificate, issuer })
     }
 
     /// Reads an authority that [`Authority::save`] wrote.
@@ -53,14 +77,19 @@ impl Authority {
         let damaged = || CertsError::NoAuthority(dir.as_ref().join("ca.pem"));
         let der = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(|_| damaged())?;
         let parsed = EndEntityCert::try_from(&der).map_err(|_| damaged())?;
-        let cluster = parsed
+        let (cluster, generation) = parsed
             .valid_uri_names()
-            .find_map(|uri| uri.strip_prefix("tenure://")?.strip_suffix('/'))
-            .ok_or_else(damaged)?
-            .to_owned();
+            .find_map(|uri| {
+                let (cluster, rest) = uri.strip_prefix("tenure://")?.split_once('/')?;
+                let generation =
+                    if rest.is_empty() { 1 } else { rest.strip_prefix('#')?.parse().ok()? };
+                Some((cluster.to_owned(), generation))
+            })
+            .ok_or_else(damaged)?;
         // What certificates say of their issuer follows from its name and its key alone.
-        let issuer = Issuer::new(Self::params(&cluster, 0)?, KeyPair::from_pem(&key)?);
-        Ok(Self { cluster, certificate, issuer })
+        let params = Self::params(&cluster, generation, 0)?;
+        let issuer = Issuer::new(params, KeyPair::from_pem(&key)?);
+        Ok(Self { cluster, generation, certificate, issuer })
     }
 
     /// Writes `ca.pem` and `ca.key`. An authority that is there already is not overwritten.
@@ -130,13 +159,56 @@ impl Authority {
         Ok(NodeFiles { authority: self.certificate.clone(), certificate, key: key.serialize_pem() })
     }
 
-    fn params(cluster: &str, days: u32) -> Result<CertificateParams, CertsError> {
+    /// Whether a certificate in PEM is signed by this authority, and not by another one of the
+    /// cluster.
+    pub fn has_issued(&self, certificate: &str) -> bool {
+        let parse = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).ok();
+        let (Some(own), Some(der)) = (parse(&self.certificate), parse(certificate)) else {
+            return false;
+        };
+        let (Ok(own), Ok(parsed)) = (EndEntityCert::try_from(&own), EndEntityCert::try_from(&der))
+        else {
+            return false;
+        };
+        // Each generation has a name of its own.
+        own.subject() == parsed.issuer()
+    }
+
+    /// Makes the list that revokes these serial numbers, as PEM: what nodes have as `crl.pem`. It
+    /// takes the place of a former list of this authority, so it names all that are revoked. Lists
+    /// of several authorities follow each other in one file.
+    pub fn revoke(&self, serials: &[Vec<u8>]) -> Result<String, CertsError> {
+        let now = UnixTime::now().as_secs();
+        let at = |seconds: u64| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);
+        let revoked = |serial: &Vec<u8>| RevokedCertParams {
+            serial_number: SerialNumber::from(serial.clone()),
+            revocation_time: at(now),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: at(now - MINUTES_5),
+            // Nodes do not look at it: what was revoked stays so.
+            next_update: at(now + u64::from(AUTHORITY_DAYS) * DAY),
+            crl_number: SerialNumber::from(now),
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        Ok(list.signed_by(&self.issuer)?.pem()?)
+    }
+
+    fn params(cluster: &str, generation: u32, days: u32) -> Result<CertificateParams, CertsError> {
         if !is_name(cluster) {
             return Err(CertsError::Name(cluster.into()));
         }
         let mut params = CertificateParams::default();
-        params.distinguished_name = named(&format!("authority of {cluster}"));
-        params.subject_alt_names.push(uri_name(uri(cluster, ""))?);
+        let (name, path) = match generation {
+            1 => (format!("authority of {cluster}"), String::new()),
+            later => (format!("authority {later} of {cluster}"), format!("#{later}")),
+        };
+        params.distinguished_name = named(&name);
+        params.subject_alt_names.push(uri_name(uri(cluster, &path))?);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let now = UnixTime::now().as_secs();
@@ -177,6 +249,20 @@ impl NodeFiles {
     }
 }
 
+/// The serial number of a certificate in PEM: what [`Authority::revoke`] takes.
+pub fn serial(certificate: &str) -> Result<Vec<u8>, CertsError> {
+    let der = CertificateDer::from_pem_slice(certificate.as_bytes())
+        .map_err(|error| CertsError::NoCertificate(error.to_string()))?;
+    let parsed = EndEntityCert::try_from(&der)
+        .map_err(|error| CertsError::NoCertificate(error.to_string()))?;
+    Ok(parsed.serial().to_vec())
+}
+
+/// Writes a file that nodes read, in place of an older one. It appears whole.
+pub fn write_public(path: &Path, text: &str) -> Result<(), CertsError> {
+    write(path, text, PUBLIC, Existing::Replaced)
+}
+
 impl std::fmt::Debug for NodeFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("NodeFiles(…)") // A key is among them.
@@ -200,6 +286,9 @@ pub enum CertsError {
     /// Not a certificate of one of our authorities.
     #[error("{} is not the certificate of an authority that was made here", .0.display())]
     NoAuthority(PathBuf),
+    /// Not a certificate.
+    #[error("it holds no certificate in PEM: {0}")]
+    NoCertificate(String),
     /// A key or certificate could not be made or read.
     #[error(transparent)]
     Crypto(#[from] rcgen::Error),

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustls::pki_types::UnixTime;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::Node;
@@ -11,7 +12,7 @@ use crate::driver::{self, Command, Proof, Started};
 use crate::membership::{Ending, Event};
 use crate::messaging::Messaging;
 use crate::settings::{Settings, SettingsError};
-use crate::transport::{IdentityError, TransportError};
+use crate::transport::{Identity, IdentityError, TransportError};
 use crate::view::View;
 
 /// This process's place in a cluster. Clones share it; when the last one is dropped, the node
@@ -29,6 +30,7 @@ struct Shared {
     hooks: Hooks,
     messaging: Arc<Messaging>,
     proof: watch::Receiver<Proof>,
+    identity: Option<Identity>,
     settings: Settings,
     local: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
@@ -119,10 +121,11 @@ impl Cluster {
     pub fn start(settings: Settings) -> Result<Self, JoinError> {
         settings.check()?;
         let hooks = Hooks::default();
-        let Started { commands, state, events, messaging, proof } =
+        let Started { commands, state, events, messaging, proof, identity } =
             driver::start(settings.clone(), hooks.clone())?;
         let local = Mutex::default();
-        let shared = Shared { commands, state, events, hooks, messaging, proof, settings, local };
+        let shared =
+            Shared { commands, state, events, hooks, messaging, proof, identity, settings, local };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -138,8 +141,9 @@ impl Cluster {
         }
     }
 
-    /// Whether this node can do its part now; if not, why: it is no full member, or one of its leases
-    /// could not be had when that was last tried, which is about once a minute. For a readiness
+    /// Whether this node can do its part now; if not, why: it is no full member, its certificate has
+    /// expired, or one of its leases could not be had when that was last tried, which is about once
+    /// a minute. For a readiness
     /// check; a node that is not ready stays in the cluster.
     pub fn ready(&self) -> Result<(), NotReady> {
         let not = |why: &str| Err(NotReady(why.into()));
@@ -150,6 +154,10 @@ impl Cluster {
         if !state.up {
             let why = state.outside.as_ref().map_or(String::new(), |why| format!(": {why}"));
             return not(&format!("this node is no full member yet{why}"));
+        }
+        let expired = |identity: &Identity| identity.expired(UnixTime::now());
+        if let Some(why) = self.shared.identity.as_ref().and_then(expired) {
+            return not(&why);
         }
         match &*self.shared.proof.borrow() {
             Proof::Usable => Ok(()),

@@ -60,6 +60,7 @@ pub(crate) struct Started {
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) messaging: Arc<Messaging>,
     pub(crate) proof: watch::Receiver<Proof>,
+    pub(crate) identity: Option<Identity>,
 }
 
 /// Starts a node's thread.
@@ -72,6 +73,10 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
             Security::Tls(Identity::load(directory, &settings.cluster, &settings.name)?)
         }
         None => Security::PlaintextWithoutAnyProtection,
+    };
+    let identity = match &security {
+        Security::Tls(identity) => Some(identity.clone()),
+        Security::PlaintextWithoutAnyProtection => None,
     };
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
@@ -116,7 +121,7 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
             }
         })
         .map_err(|error| failed("cannot start a thread", error))?;
-    Ok(Started { commands, state: state.subscribe(), events, messaging, proof })
+    Ok(Started { commands, state: state.subscribe(), events, messaging, proof, identity })
 }
 
 impl Driver {

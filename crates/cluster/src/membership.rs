@@ -14,6 +14,7 @@
 //! a split into a majority of which the other half knows nothing.
 
 mod admit;
+mod credible;
 mod event;
 mod gossip;
 mod lead;
@@ -53,6 +54,9 @@ pub struct Membership {
     /// Contacts that are in a cluster with a lower id, and when to ask them again.
     older: BTreeMap<Address, Moment>,
     phase: Phase,
+    /// Where this node was told to look for a cluster, its own or another one: nobody else who is no
+    /// member has a say about clusters.
+    contacts: Contacts,
     /// Who believes exactly what this node believes; always itself.
     seen: BTreeSet<Node>,
     /// The members that counted when everybody had last seen the view, and the view's digest.
@@ -79,12 +83,20 @@ pub struct Membership {
 
 #[derive(Clone, Debug)]
 enum Phase {
-    /// In no cluster. Asks these for one, again at this moment.
-    Outside { contacts: Vec<Address>, ask_at: Moment },
+    /// In no cluster. Asks the contacts for one, again at this moment.
+    Outside { ask_at: Moment },
     /// In a cluster.
     Inside(View),
     /// In no cluster any more.
     Ended,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Contacts {
+    /// Of [`Membership::join`].
+    asked: Vec<Address>,
+    /// Of [`Membership::meet`].
+    met: Vec<Address>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -129,7 +141,8 @@ impl Membership {
             random,
             cluster_min: 0,
             older: BTreeMap::new(),
-            phase: Phase::Outside { contacts: Vec::new(), ask_at: Moment::NEVER },
+            phase: Phase::Outside { ask_at: Moment::NEVER },
+            contacts: Contacts::default(),
             seen: BTreeSet::new(),
             converged: None,
             converged_on: None,
@@ -168,7 +181,8 @@ impl Membership {
     /// Asks these for a cluster, until one of them lets this node in. May be called again with
     /// others.
     pub fn join(&mut self, contacts: Vec<Address>, now: Moment) {
-        if let Phase::Outside { contacts: known, ask_at } = &mut self.phase {
+        if let Phase::Outside { ask_at } = &mut self.phase {
+            let known = &mut self.contacts.asked;
             *known = contacts;
             known.retain(|address| *address != self.me.address);
             *ask_at = if known.is_empty() { Moment::NEVER } else { now };
@@ -197,14 +211,14 @@ impl Membership {
             Control::Welcome(state, converged) => {
                 self.receive_welcome(from, state, converged, now);
             }
-            Control::Refused(refusal) => self.receive_refusal(refusal),
+            Control::Refused(refusal) => self.receive_refusal(from, refusal),
             Control::Prove(proof) => self.receive_prove(from, proof),
             Control::Ping { cluster } => self.receive_ping(from, cluster),
             Control::Pong { cluster } => self.receive_pong(from, cluster, now),
             Control::Summary(summary) => self.receive_summary(from, summary, now),
             Control::State(state) => self.receive_state(from, state, now),
             Control::Removed { cluster } => {
-                if self.cluster() == Some(cluster) {
+                if self.cluster() == Some(cluster) && self.is_member(from) {
                     self.end(Ending::Removed);
                 }
             }
@@ -216,7 +230,7 @@ impl Membership {
     pub fn poll(&mut self, now: Moment) {
         match &mut self.phase {
             Phase::Ended => {}
-            Phase::Outside { ask_at, .. } => {
+            Phase::Outside { ask_at } => {
                 if *ask_at <= now {
                     self.ask_contacts(now);
                 }
@@ -246,7 +260,7 @@ impl Membership {
     pub fn next_wake(&self) -> Moment {
         match &self.phase {
             Phase::Ended => Moment::NEVER,
-            Phase::Outside { ask_at, .. } => *ask_at,
+            Phase::Outside { ask_at } => *ask_at,
             Phase::Inside(_) => {
                 let silence = self.watch.deadline().unwrap_or(Moment::NEVER);
                 let leaving = self.leaving.as_ref().map_or(Moment::NEVER, Leaving::next_wake);
@@ -331,6 +345,7 @@ impl Membership {
     /// that the older of the two gives way.
     pub fn meet(&mut self, contacts: &[Address]) {
         let Some(cluster) = self.cluster() else { return };
+        self.contacts.met = contacts.to_vec();
         for address in contacts.iter().filter(|address| **address != self.me.address) {
             self.effects.push(Effect::Greet(address.clone(), Control::Ping { cluster }));
         }

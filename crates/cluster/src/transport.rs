@@ -31,6 +31,7 @@ use crate::{Address, Incarnation, Node};
 mod backoff;
 mod control_queue;
 mod driver;
+mod expiry;
 pub mod frame;
 pub mod handshake;
 mod identity;
@@ -232,6 +233,13 @@ pub enum Down {
     /// The peer sent something that is no frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
+    /// It has reached `link_age_max`, or this node has another certificate now: it is opened again.
+    /// Every message that was sent on it has arrived.
+    #[error("it is opened again: its age, or a changed certificate")]
+    Outdated,
+    /// The peer's certificate was good when the link was opened, and is not any more.
+    #[error("the peer's certificate is no longer accepted: {0}")]
+    NotAccepted(String),
     /// This node closed it: the peer was forgotten, its messages are not wanted, or the transport
     /// was closed.
     #[error("this node closed it")]

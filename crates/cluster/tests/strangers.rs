@@ -276,7 +276,7 @@ async fn a_member_that_comes_again_replaces_its_former_link() {
     let address = node.node.address.to_string();
     let files = kit.authority.issue("*", &[]).unwrap();
     let hello = |name: &str| Hello { name: name.into(), lane: Lane::Data, ..hello() };
-    let member = move |hello: Hello, byte: u8| {
+    let member = |hello: Hello, byte: u8| {
         let (address, files) = (address.clone(), files.clone());
         spawn_blocking(move || {
             let mut tls = tls(&address, Some(files));
@@ -291,16 +291,17 @@ async fn a_member_that_comes_again_replaces_its_former_link() {
     let mut frames = node.data().await;
     assert_eq!(kit::receive(&mut frames).await.next().unwrap()[..], [1]);
     let _second = member(hello("alice"), 2).await.unwrap();
-    let why =
+    let down =
         node.told(|event| if let Event::Down { why, .. } = event { Some(why) } else { None }).await;
-    assert_eq!(why, Down::Replaced);
+    assert_eq!(down, Down::Replaced);
     spawn_blocking(move || end_of(&mut first)).await.unwrap();
     assert_eq!(kit::receive(&mut frames).await.next().unwrap()[..], [2], "the same channel");
 
-    // Somebody of another name who claims the same address and incarnation replaces nobody.
-    let _third = member(hello("mallory"), 3).await.unwrap();
-    let mut others = node.data().await;
-    assert_eq!(kit::receive(&mut others).await.next().unwrap()[..], [3]);
+    // Somebody of another name who claims the same address is refused, and replaces nobody.
+    let mallory = Message::Hello(Version::OURS, hello("mallory"));
+    let answer = spawn_blocking(move || greet(&address, Some(files), mallory)).await.unwrap();
+    let why = why(answer);
+    assert!(why.contains("\"mallory\"") && why.contains("\"alice\""), "{why}");
     assert!(frames.try_recv().is_err());
     while let Ok(event) = node.told.try_recv() {
         assert!(!matches!(event, Event::Down { .. }), "{event:?}");

@@ -1,6 +1,7 @@
 //! The other end of the API, for programs like `tenure cluster`: one request, one answer.
 
-use std::path::Path;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,13 +22,20 @@ pub struct Client {
     url: String,
     host: String,
     port: u16,
-    tls: Option<Arc<ClientConfig>>,
+    tls: Option<ClientTls>,
     token: Option<Token>,
+}
+
+#[derive(Clone, Debug)]
+struct ClientTls {
+    ca: PathBuf,
+    config: Arc<ClientConfig>,
 }
 
 impl Client {
     /// Of the node at `http://host:port` or `https://host:port`. For the latter, `ca` is a file with
-    /// the certificates of the authorities that its certificate must be of.
+    /// the certificates of the authorities that its certificate must be of. A token goes to another
+    /// host over https only.
     pub fn new(url: &str, token: Option<Token>, ca: Option<&Path>) -> Result<Self, ClientError> {
         let wrong = |why: &str| {
             ClientError::Usage(format!("{url:?}: {why}; http://127.0.0.1:7480 is such a URL"))
@@ -38,9 +46,18 @@ impl Client {
             return Err(wrong("it has a path, and this asks for paths of its own"));
         }
         let (tls, usual) = match (uri.scheme_str(), ca) {
+            (Some("http"), None) if token.is_some() && !is_this_machine(&host) => {
+                return Err(wrong(
+                    "over http anybody on the way could read the token; use https, with the \
+                     certificate of the node's authority (--ca)",
+                ));
+            }
             (Some("http"), None) => (None, 80),
             (Some("http"), Some(_)) => return Err(wrong("a certificate means nothing to http")),
-            (Some("https"), Some(ca)) => (Some(driver::client_tls(ca)?), 443),
+            (Some("https"), Some(ca)) => {
+                let config = driver::client_tls(ca, None)?;
+                (Some(ClientTls { ca: ca.into(), config }), 443)
+            }
             (Some("https"), None) => {
                 return Err(wrong("https needs the certificate of the node's authority"));
             }
@@ -48,6 +65,20 @@ impl Client {
         };
         let port = uri.port_u16().unwrap_or(usual);
         Ok(Self { url: url.trim_end_matches('/').into(), host, port, tls, token })
+    }
+
+    /// Shows this certificate to nodes that ask for one (`client_ca`): files in PEM.
+    pub fn with_certificate(mut self, certificate: &Path, key: &Path) -> Result<Self, ClientError> {
+        match &mut self.tls {
+            Some(tls) => tls.config = driver::client_tls(&tls.ca, Some((certificate, key)))?,
+            None => {
+                return Err(ClientError::Usage(format!(
+                    "{:?}: a certificate is shown over https only",
+                    self.url
+                )));
+            }
+        }
+        Ok(self)
     }
 
     /// What stands at this path.
@@ -82,7 +113,7 @@ impl Client {
             }
             None => None,
         };
-        let tls = self.tls.clone().zip(name);
+        let tls = self.tls.as_ref().map(|tls| tls.config.clone()).zip(name);
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let answer = driver::exchange((host, self.port), tls, request).await;
         let (status, body) = answer.map_err(|why| self.unreachable(&why))?;
@@ -103,6 +134,13 @@ impl Client {
     fn unreachable(&self, why: &str) -> ClientError {
         ClientError::Unreachable(format!("no node answers at {}: {why}", self.url))
     }
+}
+
+/// Whether what is sent to this host stays on this machine.
+fn is_this_machine(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare.eq_ignore_ascii_case("localhost")
+        || bare.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
 /// Why there is no answer, or not the one that was wanted.
@@ -144,6 +182,19 @@ mod tests {
         ] {
             let error = Client::new(url, None, None).unwrap_err().to_string();
             assert!(error.contains(why), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_not_sent_in_the_clear_to_another_host() {
+        let token = || Some(Token::new("0123456789abcdef").unwrap());
+        for near in ["http://127.0.0.1:7480", "http://[::1]:1", "http://localhost:7480"] {
+            assert!(Client::new(near, token(), None).is_ok(), "{near}");
+        }
+        for far in ["http://shop-0.shop:7480", "http://10.0.0.7:7480", "http://127.0.0.1.evil"] {
+            let error = Client::new(far, token(), None).unwrap_err().to_string();
+            assert!(error.contains("could read the token"), "{error}");
+            assert!(Client::new(far, None, None).is_ok(), "{far}: without a token");
         }
     }
 }

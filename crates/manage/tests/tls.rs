@@ -91,7 +91,21 @@ async fn certificates_of_clients_let_them_look_and_some_change() {
     assert_eq!(say(Some(&reader), "POST", "/api/leave", "{}").await, Some(403));
     assert_eq!(say(Some(&stranger), "GET", "/alive", "").await, None, "not even a greeting");
     assert_eq!(say(Some(&writer), "GET", "/api/cluster", "").await, Some(200));
-    assert_eq!(say(Some(&writer), "POST", "/api/leave", "{}").await, Some(202));
+
+    // The client of `tenure cluster` shows one, too.
+    let url = format!("https://127.0.0.1:{}", running.address().port());
+    let client = |url: &str, who: &Path| {
+        let client = Client::new(url, None, Some(&ca)).unwrap();
+        client.with_certificate(&who.join("node.pem"), &who.join("node.key")).unwrap()
+    };
+    assert_eq!(client(&url, &reader).get("/api/cluster").await.unwrap()["cluster"], "shop");
+    let refused = client(&url, &reader).post("/api/leave", &json!({})).await.unwrap_err();
+    assert!(matches!(refused, ClientError::Refused { status: 403, .. }), "{refused:?}");
+    let elsewhere = url.replace("127.0.0.1", "localhost");
+    let unnamed = client(&elsewhere, &reader).get("/api/cluster").await.unwrap_err().to_string();
+    assert!(unnamed.contains("does not name the host localhost"), "{unnamed}");
+    let left = client(&url, &writer).post("/api/leave", &json!({})).await.unwrap();
+    assert_eq!(left["change"], "leaving");
     soon(clusters[0].ended()).await;
 }
 

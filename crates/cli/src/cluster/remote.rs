@@ -23,6 +23,15 @@ pub(super) struct Remote {
     /// A file with the certificates of the authorities that the node's certificate must be of
     #[arg(long, value_name = "FILE", requires = "url")]
     ca: Option<PathBuf>,
+    /// A file with a certificate to show, for nodes with `client_ca`
+    #[arg(long, value_name = "FILE", requires_all = ["url", "key"])]
+    cert: Option<PathBuf>,
+    /// A file with the key of --cert
+    #[arg(long, value_name = "FILE", requires_all = ["url", "cert"])]
+    key: Option<PathBuf>,
+    /// A directory of `tenure certs`: its ca.pem, node.pem and node.key for --ca, --cert and --key
+    #[arg(long, value_name = "DIR", requires = "url", conflicts_with_all = ["ca", "cert", "key"])]
+    identity: Option<PathBuf>,
 }
 
 impl Remote {
@@ -89,12 +98,24 @@ impl Remote {
                 Some(Token::new(&text).map_err(|error| wrong(&error))?)
             }
         };
-        let client = Client::new(url, token, self.ca.as_deref()).map_err(failure)?;
+        let client = self.client(url, token).map_err(failure)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| Failure::system("cannot start", &error))?;
         runtime.block_on(ask(client)).map_err(failure)
+    }
+
+    fn client(&self, url: &str, token: Option<Token>) -> Result<Client, ClientError> {
+        let of_identity = |file: &str| self.identity.as_ref().map(|dir| dir.join(file));
+        let ca = self.ca.clone().or_else(|| of_identity("ca.pem"));
+        let certificate = self.cert.clone().or_else(|| of_identity("node.pem"));
+        let key = self.key.clone().or_else(|| of_identity("node.key"));
+        let client = Client::new(url, token, ca.as_deref())?;
+        match (certificate, key) {
+            (Some(certificate), Some(key)) => client.with_certificate(&certificate, &key),
+            _ => Ok(client),
+        }
     }
 }
 
@@ -130,7 +151,7 @@ fn failure(error: ClientError) -> Failure {
             Failure::new(exit::UNAVAILABLE, format!("{error}; does it run?"))
         }
         ClientError::Refused { status: 401 | 403, .. } => {
-            Failure::usage(format!("the node refuses: {error} (--token-file)"))
+            Failure::usage(format!("the node refuses: {error} (--token-file, --cert)"))
         }
         ClientError::Usage(_) | ClientError::Refused { .. } => Failure::usage(error.to_string()),
     }

@@ -370,12 +370,18 @@ impl Life<'_> {
             transport::Event::Control { from, frames } => {
                 for frame in frames {
                     match decode(&frame) {
+                        // Not of somebody who has a certificate and is no member.
                         Some(Control::Posted(frame)) => {
-                            self.driver.messaging.posted(&from.node, &frame);
+                            if self.membership.is_member(&from.node) {
+                                self.driver.messaging.posted(&from.node, &frame);
+                            }
                         }
                         Some(message) => {
-                            self.outside.received(&from.node.address, &message);
-                            self.membership.receive(&from.node, message, Moment::now());
+                            let needs_proof = self.membership.needs_proof(&from.node, &message);
+                            if !needs_proof || self.transport.has_proven(&from) {
+                                self.outside.received(&from.node.address, &message);
+                                self.membership.receive(&from.node, message, Moment::now());
+                            }
                         }
                         // A newer minor version may say things that this one does not know.
                         None => {
@@ -400,7 +406,13 @@ impl Life<'_> {
             }
             transport::Event::Down { link, why, unknown } => {
                 let ours = link.lane == Lane::Data && link.direction == Direction::Outgoing;
-                if ours && why != Down::Idle {
+                // Where nothing is in doubt, the link is opened again if there is more to send.
+                let settled = match why {
+                    Down::Idle | Down::Outdated => true,
+                    Down::NotAccepted(_) => unknown == 0,
+                    _ => false,
+                };
+                if ours && !settled {
                     self.driver.messaging.cut(&link.peer.node, unknown);
                 }
             }

@@ -16,10 +16,13 @@ use crate::view::{Member, Status};
 impl Membership {
     pub(super) fn ask_contacts(&mut self, now: Moment) {
         let join = self.join_request(0);
-        let Phase::Outside { contacts, ask_at } = &mut self.phase else { return };
+        let Phase::Outside { ask_at } = &mut self.phase else { return };
         *ask_at = now + self.random.around(ASK_AGAIN);
         self.older.retain(|_, ask_at| *ask_at > now);
-        for contact in contacts.iter().filter(|contact| !self.older.contains_key(*contact)) {
+        for contact in &self.contacts.asked {
+            if self.older.contains_key(contact) {
+                continue;
+            }
             self.effects.push(Effect::Greet(contact.clone(), Control::Join(join.clone())));
         }
     }
@@ -112,7 +115,7 @@ impl Membership {
     }
 
     pub(super) fn receive_prove(&mut self, from: &Node, proof: u64) {
-        if matches!(self.phase, Phase::Outside { .. }) {
+        if matches!(self.phase, Phase::Outside { .. }) && self.is_contact(from) {
             let join = self.join_request(proof);
             self.effects.push(Effect::Send(from.clone(), Control::Join(join)));
         }
@@ -126,7 +129,8 @@ impl Membership {
         now: Moment,
     ) {
         let lists_me = state.view.member(&self.me).is_some_and(|m| m.status < Status::Down);
-        if !matches!(self.phase, Phase::Outside { .. }) || !lists_me {
+        let asked = matches!(self.phase, Phase::Outside { .. }) && self.is_contact(from);
+        if !asked || !lists_me {
             return;
         }
         if state.view.cluster() < self.cluster_min {
@@ -154,8 +158,8 @@ impl Membership {
         self.send_summary(from);
     }
 
-    pub(super) fn receive_refusal(&mut self, refusal: Refusal) {
-        if matches!(self.phase, Phase::Outside { .. }) {
+    pub(super) fn receive_refusal(&mut self, from: &Node, refusal: Refusal) {
+        if matches!(self.phase, Phase::Outside { .. }) && self.is_contact(from) {
             match refusal {
                 Refusal::NotAMember => {}
                 Refusal::Removed => self.end(Ending::Removed),

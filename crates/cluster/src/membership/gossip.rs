@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tenure_lease::Moment;
 
-use super::{Effect, Ending, Membership, Phase};
+use super::{Effect, Membership, Phase};
 use crate::Node;
 use crate::message::{Control, Seen, State, Summary};
 use crate::view::Status;
@@ -145,7 +145,7 @@ impl Membership {
         let Some(view) = self.view() else { return false };
         let ours = view.cluster();
         if cluster > ours {
-            self.end(Ending::OtherCluster(cluster));
+            self.give_way(from, cluster);
             return false;
         }
         if cluster < ours {

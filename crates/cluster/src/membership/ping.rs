@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tenure_lease::Moment;
 
-use super::{Effect, Ending, Membership};
+use super::{Effect, Membership};
 use crate::Node;
 use crate::message::Control;
 use crate::reachability::Observed;
@@ -24,7 +24,7 @@ impl Membership {
     pub(super) fn receive_ping(&mut self, from: &Node, cluster: u64) {
         let Some(ours) = self.cluster() else { return };
         if cluster > ours {
-            return self.end(Ending::OtherCluster(cluster));
+            return self.give_way(from, cluster);
         }
         let removed = self.view().is_some_and(|view| view.is_removed(from));
         let answer = if removed && cluster == ours {
@@ -39,7 +39,7 @@ impl Membership {
     pub(super) fn receive_pong(&mut self, from: &Node, cluster: u64, now: Moment) {
         let Some(ours) = self.cluster() else { return };
         if cluster > ours {
-            return self.end(Ending::OtherCluster(cluster));
+            return self.give_way(from, cluster);
         }
         if cluster == ours
             && let Some(observed) = self.watch.answered(from, now, &self.settings)

@@ -10,18 +10,20 @@ use bytes::Bytes;
 use socket2::SockRef;
 use tenure_lease::Moment;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 
+use self::claims::Claims;
 use self::control::ControlLink;
 use self::data::DataLink;
 use self::incoming::Incoming;
 use self::link::{Established, Failures, Flag, GOODBYE};
+use self::outdated::Renewal;
 use super::handshake::is_name;
 use super::refusal::LogLimit;
 use super::{
-    Closed, Event, Handles, Identity, Local, Refusal, Security, TransportError, TransportSettings,
+    Closed, Event, Handles, Local, Peer, Refusal, Security, TransportError, TransportSettings,
     telemetry,
 };
 use crate::{Address, Incarnation, Node};
@@ -29,11 +31,14 @@ use crate::{Address, Incarnation, Node};
 mod accept;
 #[cfg(feature = "certs")]
 pub mod bench;
+mod claims;
 mod control;
 mod data;
 mod greet;
 mod incoming;
 mod link;
+mod outdated;
+mod renew;
 mod silence;
 mod socket;
 #[cfg(feature = "switch")]
@@ -61,6 +66,8 @@ struct Shared {
     control: Mutex<HashMap<Address, Arc<ControlLink>>>,
     data: Mutex<HashMap<Node, Arc<DataLink>>>,
     incoming: Mutex<Incoming>,
+    claims: Mutex<Claims>,
+    renewals: watch::Sender<Renewal>,
     log: Mutex<LogLimit>,
     /// When a control frame that is too long was last logged.
     warned_too_long: Mutex<Option<Moment>>,
@@ -140,6 +147,8 @@ impl Transport {
             control: Mutex::default(),
             data: Mutex::default(),
             incoming: Mutex::default(),
+            claims: Mutex::default(),
+            renewals: watch::Sender::default(),
             log: Mutex::default(),
             warned_too_long: Mutex::default(),
             tasks: Mutex::default(),
@@ -149,7 +158,7 @@ impl Transport {
         let control = &shared.handles.control;
         shared.spawn(control, accept::run(shared.clone(), listener));
         if let Security::Tls(identity) = &shared.security {
-            shared.spawn(control, watch_certificate(shared.clone(), identity.clone()));
+            shared.spawn(control, renew::watch_certificate(shared.clone(), identity.clone()));
         }
         Ok(Self { shared, local: address })
     }
@@ -182,14 +191,13 @@ impl Transport {
         if frame.is_empty() || *address == shared.local.node.address || shared.closed.is_raised() {
             return false;
         }
-        let mut links = lock(&shared.control);
-        let link = links.entry(address.clone()).or_insert_with(|| {
-            let link = Arc::new(ControlLink::new(address.clone(), &shared.settings));
-            shared.spawn(&shared.handles.control, control::run(shared.clone(), link.clone()));
-            link
-        });
-        link.push(Moment::now(), only_to, frame);
-        true
+        shared.with_control_link(address, |link| link.push(Moment::now(), only_to, frame))
+    }
+
+    /// Whether a node that sent something was found at its address, under its name, when this node
+    /// dialed it: whoever dials this node only claims an address.
+    pub fn has_proven(&self, peer: &Peer) -> bool {
+        lock(&self.shared.claims).is_proven(&peer.node.address, &peer.name)
     }
 
     /// The way for messages to a node. It is the same one at each call; keep it if you send often.
@@ -221,6 +229,7 @@ impl Transport {
 
     /// Closes the control link to an address: no process there is a member any more.
     pub fn forget_address(&self, address: &Address) {
+        lock(&self.shared.claims).forget(address);
         if let Some(link) = lock(&self.shared.control).remove(address) {
             link.stop();
         }
@@ -285,6 +294,53 @@ impl Shared {
         open
     }
 
+    /// Does something with the control link to an address, which is made if need be; false if there
+    /// are too many.
+    fn with_control_link(
+        self: &Arc<Self>,
+        address: &Address,
+        act: impl FnOnce(&ControlLink),
+    ) -> bool {
+        let mut links = lock(&self.control);
+        if links.len() >= self.settings.connections_max && !links.contains_key(address) {
+            telemetry::control_dropped("too_many", 1);
+            return false;
+        }
+        let link = links.entry(address.clone()).or_insert_with(|| {
+            let link = Arc::new(ControlLink::new(address.clone(), &self.settings));
+            self.spawn(&self.handles.control, control::run(self.clone(), link.clone()));
+            link
+        });
+        // Under the lock: a link that something waits for is not forgotten.
+        act(link);
+        true
+    }
+
+    /// Forgets a control link for which there is nothing to do.
+    fn forget_unwanted(&self, address: &Address, link: &Arc<ControlLink>) -> bool {
+        let mut links = lock(&self.control);
+        let unwanted = link.is_unwanted();
+        if unwanted && links.get(address).is_some_and(|it| Arc::ptr_eq(it, link)) {
+            links.remove(address);
+        }
+        unwanted
+    }
+
+    /// Dialing `address` found `name` there: whoever else says that it is there is not.
+    fn prove(&self, address: &Address, name: &str) {
+        let max = self.settings.connections_max;
+        if lock(&self.claims).prove(address, name, Moment::now(), max) {
+            lock(&self.incoming).stop_others(address, name);
+        }
+    }
+
+    /// Dials an address that somebody claims, to see who is there.
+    fn ask_for_proof(self: &Arc<Self>, address: &Address) {
+        if *address != self.local.node.address && !self.closed.is_raised() {
+            self.with_control_link(address, ControlLink::ask_for_proof);
+        }
+    }
+
     async fn at_most(&self, within: Duration, future: impl Future) {
         let limited = {
             // The caller's own runtime may have no timer.
@@ -332,21 +388,6 @@ impl Shared {
             // As few as are logged, and without waiting: strangers must not fill the channel that
             // heartbeats come through.
             let _ = self.events.try_send(Event::Refused { from, refusal });
-        }
-    }
-}
-
-async fn watch_certificate(shared: Arc<Shared>, identity: Identity) {
-    let mut ticks = interval(shared.settings.certificate_check);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while shared.ending.unless(ticks.tick()).await.is_some() {
-        let looked = identity.clone();
-        // Files may be slow, and this runtime is for heartbeats.
-        match tokio::task::spawn_blocking(move || looked.reload()).await {
-            Ok(Ok(true)) => tracing::info!("new links use the changed certificate"),
-            Ok(Ok(false)) => {}
-            Ok(Err(error)) => tracing::error!("the former certificate stays in use: {error}"),
-            Err(_) => return, // The runtime is shutting down.
         }
     }
 }

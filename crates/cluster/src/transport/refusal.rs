@@ -58,6 +58,19 @@ pub enum Refusal {
         /// What the certificate says.
         certified: String,
     },
+    /// It says that it is at an address where this node knows another one.
+    #[error(
+        "it calls itself \"{claimed}\" and says that its address is {address}, which is that of \
+         \"{known}\"; if \"{known}\" is gone, the next attempt succeeds"
+    )]
+    OtherName {
+        /// The address.
+        address: Address,
+        /// What it said.
+        claimed: String,
+        /// Who is there, as far as this node knows.
+        known: String,
+    },
     /// Two nodes were given one address.
     #[error("it says that its address is {0}, which is ours: each node needs its own")]
     OurAddress(Address),
@@ -103,6 +116,7 @@ impl Refusal {
             Self::BeyondLoopback => 11,
             Self::Cut(_) => 12,
             Self::ByPeer(_) => 13,
+            Self::OtherName { .. } => 14,
         }
     }
 }
@@ -139,7 +153,7 @@ impl LogLimit {
     }
 }
 
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 15] = [
     "tls",
     "certificate",
     "not_tenure",
@@ -154,6 +168,7 @@ const KINDS: [&str; 14] = [
     "beyond_loopback",
     "cut",
     "by_peer",
+    "other_name",
 ];
 const PERIOD: Duration = Duration::from_secs(10);
 const PER_PERIOD: u32 = 5;

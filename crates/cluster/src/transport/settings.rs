@@ -78,10 +78,20 @@ pub struct TransportSettings {
     /// How often the certificate's files are looked at for a change. Default: 30 s.
     #[serde(with = "humane")]
     pub certificate_check: Duration,
+    /// How old a link with certificates may become. Whoever opened it opens it again before that,
+    /// without losing a message; so each peer shows a certificate that is good now at least this
+    /// often. Less costs handshakes: four for each pair of nodes that talk, within this time.
+    /// Default: 1 h.
+    #[serde(with = "humane")]
+    pub link_age_max: Duration,
 
     /// How many connections peers may have open to this node: two for each peer, and some to
     /// spare while they reconnect. Default: 8192.
     pub connections_max: usize,
+    /// How many of them may show the same certificate, unless that is for all names
+    /// (`tenure://CLUSTER/*`): two for the node that it is for, and some to spare while it
+    /// reconnects or restarts. Default: 16.
+    pub links_per_certificate_max: usize,
     /// How many connections may be open that have not yet shown who they are. Default: 512.
     pub handshakes_max: usize,
     /// The same for one IP address; at least twice the number of nodes that share one. Default:
@@ -104,6 +114,7 @@ impl TransportSettings {
             ("control_queue", self.control_queue),
             ("incoming_batches", self.incoming_batches),
             ("connections_max", self.connections_max),
+            ("links_per_certificate_max", self.links_per_certificate_max),
             ("handshakes_max", self.handshakes_max),
             ("handshakes_per_ip_max", self.handshakes_per_ip_max),
         ];
@@ -122,6 +133,9 @@ impl TransportSettings {
             if value < Duration::from_millis(1) {
                 return refuse(format!("{name} must be at least 1ms"));
             }
+        }
+        if self.link_age_max < Duration::from_secs(1) {
+            return refuse("link_age_max must be at least 1s".into());
         }
         for (name, value) in &counts[..2] {
             if *value > FRAME_MAX {
@@ -168,7 +182,9 @@ impl Default for TransportSettings {
             reconnect_min: Duration::from_millis(50),
             reconnect_max: Duration::from_secs(1),
             certificate_check: Duration::from_secs(30),
+            link_age_max: Duration::from_secs(3600),
             connections_max: 8192,
+            links_per_certificate_max: 16,
             handshakes_max: 512,
             handshakes_per_ip_max: 64,
             #[cfg(feature = "switch")]

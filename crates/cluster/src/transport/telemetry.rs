@@ -15,7 +15,8 @@ pub const HANDSHAKES: &str = "tenure_transport_handshakes";
 pub const REFUSED: &str = "tenure_transport_refused_total";
 /// Counter, by `reason`: connections that we dialed and that came to nothing.
 pub const FAILED: &str = "tenure_transport_failed_total";
-/// Counter, by `reason` (`full`, `stale`, `other_node`, `too_long`): control frames dropped unsent.
+/// Counter, by `reason` (`full`, `stale`, `other_node`, `too_long`, `too_many` links): control
+/// frames dropped unsent.
 pub const CONTROL_DROPPED: &str = "tenure_transport_control_dropped_total";
 /// Counter: messages that may or may not have arrived when their link was cut.
 pub const UNKNOWN: &str = "tenure_transport_unknown_total";
@@ -25,6 +26,9 @@ pub const UNSENT: &str = "tenure_transport_unsent_total";
 pub const BYTES: &str = "tenure_transport_bytes_total";
 /// Gauge, by `lane`: bytes that wait to be sent, to all peers together.
 pub const QUEUED: &str = "tenure_transport_queued_bytes";
+/// Gauge, by `file` (`node.pem`, and `ca.pem` for the authority of that): seconds until this node's
+/// certificate expires; less than 0 when it has.
+pub const CERTIFICATE: &str = "tenure_transport_certificate_expires_seconds";
 
 /// All metrics of the transport.
 pub const METRICS: &[Metric] = &[
@@ -37,6 +41,7 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(UNSENT, &[], "Messages accepted for sending that certainly did not leave"),
     Metric::counter(BYTES, &["lane", "direction"], "Bytes on links, lengths of frames included"),
     Metric::gauge(QUEUED, &["lane"], "Bytes that wait to be sent, to all peers together"),
+    Metric::gauge(CERTIFICATE, &["file"], "Seconds until this node's certificate expires"),
 ];
 
 pub(crate) fn up(lane: Lane, direction: Direction, change: f64) {
@@ -64,6 +69,10 @@ pub(crate) fn control_dropped(reason: &'static str, count: u64) {
 pub(crate) fn lost(unknown: u64, unsent: u64) {
     counter!(UNKNOWN).increment(unknown);
     counter!(UNSENT).increment(unsent);
+}
+
+pub(crate) fn certificate_expires(file: &'static str, seconds: i64) {
+    gauge!(CERTIFICATE, "file" => file).set(seconds as f64);
 }
 
 pub(crate) fn queued(lane: Lane) -> Depth {

@@ -6,6 +6,7 @@
 //! to and what it is called. `tenure://CLUSTER/*` is for a certificate that all replicas share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
@@ -15,7 +16,10 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore,
     SignatureScheme,
 };
-use webpki::{EndEntityCert, KeyUsage};
+use webpki::{
+    CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, RevocationOptionsBuilder,
+    UnknownStatusPolicy,
+};
 
 use super::handshake::{Names, is_name};
 use super::refusal::Refusal;
@@ -26,13 +30,19 @@ pub(crate) struct Verifier {
     cluster: String,
     roots: Vec<TrustAnchor<'static>>,
     hints: Vec<DistinguishedName>,
+    revoked: Vec<CertRevocationList<'static>>,
     provider: Arc<CryptoProvider>,
 }
 
 impl Verifier {
-    pub(crate) fn new(cluster: &str, roots: RootCertStore, provider: Arc<CryptoProvider>) -> Self {
+    pub(crate) fn new(
+        cluster: &str,
+        roots: RootCertStore,
+        revoked: Vec<CertRevocationList<'static>>,
+        provider: Arc<CryptoProvider>,
+    ) -> Self {
         let hints = roots.subjects();
-        Self { cluster: cluster.into(), roots: roots.roots, hints, provider }
+        Self { cluster: cluster.into(), roots: roots.roots, hints, revoked, provider }
     }
 
     /// The names that a certificate is good for, if its chain and its cluster are right at `now`.
@@ -43,14 +53,35 @@ impl Verifier {
         now: UnixTime,
         usage: KeyUsage,
     ) -> Result<Names, Error> {
-        let algorithms = self.provider.signature_verification_algorithms.all;
-        let parsed = EndEntityCert::try_from(leaf).map_err(invalid)?;
-        parsed
-            .verify_for_usage(algorithms, &self.roots, chain, now, usage, None, None)
-            .map_err(invalid)?;
+        self.anchor(leaf, chain, now, usage)?;
         names(leaf, &self.cluster).map_err(|refusal| {
             Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(refusal))))
         })
+    }
+
+    /// Which of the authorities, counted from 0, a certificate is of, if its chain is right at `now`.
+    pub(crate) fn anchor(
+        &self,
+        leaf: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        now: UnixTime,
+        usage: KeyUsage,
+    ) -> Result<usize, Error> {
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        let parsed = EndEntityCert::try_from(leaf).map_err(invalid)?;
+        let lists: Vec<&CertRevocationList<'_>> = self.revoked.iter().collect();
+        // An authority without a list revokes nothing, and what an old list revokes stays revoked.
+        let revocation = RevocationOptionsBuilder::new(&lists).ok().map(|options| {
+            options
+                .with_status_policy(UnknownStatusPolicy::Allow)
+                .with_expiration_policy(ExpirationPolicy::Ignore)
+                .build()
+        });
+        let path = parsed
+            .verify_for_usage(algorithms, &self.roots, chain, now, usage, revocation, None)
+            .map_err(invalid)?;
+        let found = self.roots.iter().position(|root| root == path.anchor());
+        Ok(found.unwrap_or_default()) // Always found: the path ends in one of them.
     }
 }
 
@@ -154,8 +185,38 @@ pub(crate) fn names(leaf: &CertificateDer<'_>, cluster: &str) -> Result<Names, R
     Ok(Names::Only(names))
 }
 
+/// From when to when a certificate is good, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Validity {
+    pub(crate) not_before: u64,
+    pub(crate) not_after: u64,
+}
+
+impl Validity {
+    /// Reads it. webpki tells dates only where it refuses them, before it looks at anything else; so
+    /// it is asked for the first moment and for one that no certificate reaches.
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let parsed = EndEntityCert::try_from(certificate).ok()?;
+        let refusal = |seconds| {
+            let at = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+            let usage = KeyUsage::server_auth();
+            parsed.verify_for_usage(&[], &[], &[], at, usage, None, None).err()
+        };
+        let not_before = match refusal(0) {
+            Some(webpki::Error::CertNotValidYet { not_before, .. }) => not_before.as_secs(),
+            _ => 0,
+        };
+        let not_after = match refusal(YEAR_10000) {
+            Some(webpki::Error::CertExpired { not_after, .. }) => not_after.as_secs(),
+            _ => YEAR_10000,
+        };
+        Some(Self { not_before, not_after })
+    }
+}
+
 fn invalid(error: webpki::Error) -> Error {
     let certificate = match error {
+        webpki::Error::CertRevoked => CertificateError::Revoked,
         webpki::Error::CertExpired { time, not_after } => {
             CertificateError::ExpiredContext { time, not_after }
         }
@@ -177,3 +238,5 @@ fn only_tls13() -> Error {
 }
 
 const SCHEME: &str = "tenure://";
+/// Later than any date in a certificate, in seconds since 1970.
+const YEAR_10000: u64 = 253_402_300_800;

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, SharedString, Unit};
+use metrics::{
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, SharedString, Unit,
+};
 use tempfile::TempDir;
 use tenure_cluster::certs::Authority;
 use tenure_cluster::transport::{
@@ -85,6 +87,23 @@ impl Kit {
             address: listener.local_addr().unwrap().to_string().parse().unwrap(),
             incarnation: Incarnation(incarnation),
         };
+        self.start(handles, name, node, settings, listener)
+    }
+
+    /// A node that says that it is `node`, wherever it listens.
+    pub fn node_as(&mut self, name: &str, node: Node, listener: TcpListener) -> Started {
+        let handles = self.handles();
+        self.start(handles, name, node, quick(), listener)
+    }
+
+    fn start(
+        &mut self,
+        handles: Handles,
+        name: &str,
+        node: Node,
+        settings: TransportSettings,
+        listener: TcpListener,
+    ) -> Started {
         let local = Local { cluster: "shop".into(), name: name.into(), node: node.clone() };
         let security = Security::Tls(self.identity(name));
         let (events, told) = mpsc::channel(256);
@@ -194,6 +213,14 @@ pub fn counted(name: &str, label: &str) -> u64 {
     matching.map(|(_, value)| value.load(Ordering::Relaxed)).sum()
 }
 
+/// What a gauge says, of those whose labels contain `label`.
+pub fn gauged(name: &str, label: &str) -> Option<f64> {
+    let gauges = watch().gauges.lock().unwrap();
+    let mut matching =
+        gauges.iter().filter(|((key, labels), _)| key == name && labels.contains(label));
+    matching.next().map(|(_, value)| f64::from_bits(value.load(Ordering::Relaxed)))
+}
+
 /// Lines of the log that contain `text`.
 pub fn logged(text: &str) -> usize {
     let log = watch().log.lock().unwrap();
@@ -203,6 +230,7 @@ pub fn logged(text: &str) -> usize {
 #[derive(Default)]
 pub struct Watched {
     counters: Mutex<BTreeMap<(String, String), Arc<AtomicU64>>>,
+    gauges: Mutex<BTreeMap<(String, String), Arc<AtomicU64>>>,
     log: Mutex<Vec<u8>>,
 }
 
@@ -243,21 +271,38 @@ impl CounterFn for Count {
     }
 }
 
+/// Only what is set is kept; what is counted up and down is not looked at.
+struct Level(Arc<AtomicU64>);
+
+impl GaugeFn for Level {
+    fn increment(&self, _: f64) {}
+
+    fn decrement(&self, _: f64) {}
+
+    fn set(&self, value: f64) {
+        self.0.store(value.to_bits(), Ordering::Relaxed);
+    }
+}
+
+fn keyed(key: &Key) -> (String, String) {
+    let labels: Vec<_> =
+        key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+    (key.name().to_owned(), labels.join(","))
+}
+
 impl metrics::Recorder for &'static Watched {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        let labels: Vec<_> =
-            key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
-        let key = (key.name().to_owned(), labels.join(","));
-        let value = self.counters.lock().unwrap().entry(key).or_default().clone();
+        let value = self.counters.lock().unwrap().entry(keyed(key)).or_default().clone();
         Counter::from_arc(Arc::new(Count(value)))
     }
 
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::noop()
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        let value = self.gauges.lock().unwrap().entry(keyed(key)).or_default().clone();
+        Gauge::from_arc(Arc::new(Level(value)))
     }
 
     fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {

@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -20,8 +20,11 @@ use tokio_rustls::TlsConnector;
 use super::{PATIENCE, tls};
 use crate::client::ClientError;
 
-/// What a server's certificate is held against.
-pub(crate) fn client_tls(ca: &Path) -> Result<Arc<ClientConfig>, ClientError> {
+/// What a server's certificate is held against, and the certificate and key that are shown to it.
+pub(crate) fn client_tls(
+    ca: &Path,
+    own: Option<(&Path, &Path)>,
+) -> Result<Arc<ClientConfig>, ClientError> {
     let usage = |error: &dyn std::fmt::Display| ClientError::Usage(error.to_string());
     let mut roots = RootCertStore::empty();
     for certificate in tls::certificates(ca).map_err(|error| usage(&error))? {
@@ -30,8 +33,14 @@ pub(crate) fn client_tls(ca: &Path) -> Result<Arc<ClientConfig>, ClientError> {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(&[&TLS13, &TLS12])
         .map_err(|error| usage(&error))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let config = match own {
+        None => config.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let (chain, key) = tls::pair(certificate, key).map_err(|error| usage(&error))?;
+            config.with_client_auth_cert(chain, key).map_err(|error| usage(&error))?
+        }
+    };
     Ok(Arc::new(config))
 }
 
@@ -46,12 +55,29 @@ pub(crate) async fn exchange(
         match tls {
             None => send(stream, request).await,
             Some((config, name)) => {
-                let stream = TlsConnector::from(config).connect(name, stream).await;
-                send(stream.map_err(|error| error.to_string())?, request).await
+                let stream = TlsConnector::from(config).connect(name.clone(), stream).await;
+                send(stream.map_err(|error| refused(&error, &name))?, request).await
             }
         }
     };
     timeout(PATIENCE, whole).await.unwrap_or_else(|_| Err(format!("nothing within {PATIENCE:?}")))
+}
+
+/// Why TLS failed, with what to do about the two most usual reasons.
+fn refused(error: &std::io::Error, name: &ServerName<'_>) -> String {
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        )) => {
+            let host = name.to_str();
+            format!("its certificate does not name the host {host} (tenure certs --host {host})")
+        }
+        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            "its certificate is not of the authority in --ca".into()
+        }
+        _ => error.to_string(),
+    }
 }
 
 async fn send(

@@ -22,10 +22,7 @@ pub(super) fn load(settings: &Settings) -> Result<Option<Arc<ServerConfig>>, Man
         return Ok(None);
     };
     let bad = |path: &Path, why: String| ManageError::Certificate { path: path.into(), why };
-    let chain = certificates(certificate)?;
-    let key = fs::read(key_file).map_err(|error| bad(key_file, error.to_string()))?;
-    let key =
-        PrivateKeyDer::from_pem_slice(&key).map_err(|error| bad(key_file, error.to_string()))?;
+    let (chain, key) = pair(certificate, key_file)?;
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&TLS13, &TLS12])
@@ -53,6 +50,17 @@ pub(super) fn load(settings: &Settings) -> Result<Option<Arc<ServerConfig>>, Man
     config.send_tls13_tickets = 0;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Some(Arc::new(config)))
+}
+
+/// A chain of certificates, and the key that goes with it.
+pub(super) fn pair(
+    certificate: &Path,
+    key: &Path,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), ManageError> {
+    let bad = |why: String| ManageError::Certificate { path: key.into(), why };
+    let pem = fs::read(key).map_err(|error| bad(error.to_string()))?;
+    let parsed = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| bad(error.to_string()))?;
+    Ok((certificates(certificate)?, parsed))
 }
 
 pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ManageError> {

@@ -1,9 +1,11 @@
 //! What a node sends, on its way to mailboxes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{
-    Entry, Frames, Head, Lost, Mailbox, Messaging, Node, Refused, mpsc, put, telemetry, wire,
+    Entry, Frames, Head, Lost, Mailbox, Messaging, Node, Refused, State, mpsc, put, telemetry,
+    timeout, wire,
 };
 
 pub(super) async fn read(
@@ -11,6 +13,15 @@ pub(super) async fn read(
     from: Node,
     mut batches: mpsc::Receiver<Frames>,
 ) {
+    if !await_member(&messaging, &from).await {
+        let mut messages = 0;
+        while let Ok(frames) = batches.try_recv() {
+            messages += frames.len() as u64;
+        }
+        telemetry::refused(Lost::Refused, messages);
+        tracing::debug!(%from, messages, "messages of somebody who is no member were dropped");
+        return;
+    }
     let mut reader = Reader { messaging, from, last: None };
     while let Some(mut frames) = batches.recv().await {
         while let Some(first) = frames.first() {
@@ -33,6 +44,20 @@ pub(super) async fn read(
         }
     }
 }
+
+/// Waits until the sender is a member, in this node's view: who has just been let in may speak before
+/// this node has heard of it. Others who have a certificate have nothing to say.
+async fn await_member(messaging: &Messaging, from: &Node) -> bool {
+    let mut state = messaging.state.clone();
+    let is_member = |state: &State| match &state.view {
+        Some(view) => view.member(from).is_some(),
+        None => false,
+    };
+    matches!(timeout(NEWCOMER, state.wait_for(is_member)).await, Ok(Ok(_)))
+}
+
+/// How long it may take until this node has heard of a newcomer that speaks to it.
+const NEWCOMER: Duration = Duration::from_secs(10);
 
 struct Reader {
     messaging: Arc<Messaging>,

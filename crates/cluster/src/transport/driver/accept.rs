@@ -67,14 +67,15 @@ async fn welcome(shared: Arc<Shared>, tcp: TcpStream, from: SocketAddr, visitor:
     drop(visitor);
     match answered {
         Err(refusal) => shared.refuse(from.ip(), refusal),
-        Ok((stream, peer, Lane::Control)) => {
-            incoming::run(shared, stream, peer, Lane::Control).await;
+        Ok((greeted, Lane::Control, admission)) => {
+            incoming::run(shared, greeted, Lane::Control, admission).await;
         }
-        Ok((mut stream, peer, Lane::Data)) => {
+        Ok((mut greeted, Lane::Data, admission)) => {
             let data = &shared.handles.data;
-            match stream.carry_data_on(data) {
+            match greeted.stream.carry_data_on(data) {
                 Ok(()) => {
-                    shared.spawn(data, incoming::run(shared.clone(), stream, peer, Lane::Data));
+                    let task = incoming::run(shared.clone(), greeted, Lane::Data, admission);
+                    shared.spawn(data, task);
                 }
                 Err(error) => shared.refuse(from.ip(), Refusal::Cut(error.to_string())),
             }

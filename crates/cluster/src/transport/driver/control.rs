@@ -1,14 +1,16 @@
 //! An outgoing control link.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_lease::Moment;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use super::greet::dial;
+use super::greet::{Greeted, dial};
 use super::link::GOODBYE;
 use super::socket::{self, Stream};
 use super::{Established, Failures, Flag, Shared, lock, random};
@@ -21,6 +23,8 @@ use crate::{Address, Incarnation};
 pub(super) struct ControlLink {
     address: Address,
     queue: Mutex<ControlQueue>,
+    /// Somebody else claims to be at the address: the link is to be opened, to see who is there.
+    unproven: AtomicBool,
     filled: Notify,
     stop: Flag,
 }
@@ -28,7 +32,13 @@ pub(super) struct ControlLink {
 impl ControlLink {
     pub(super) fn new(address: Address, settings: &TransportSettings) -> Self {
         let queue = ControlQueue::new(settings.control_queue, settings.control_frame_max * 2);
-        Self { address, queue: Mutex::new(queue), filled: Notify::new(), stop: Flag::new() }
+        Self {
+            address,
+            queue: Mutex::new(queue),
+            unproven: AtomicBool::new(false),
+            filled: Notify::new(),
+            stop: Flag::new(),
+        }
     }
 
     pub(super) fn push(&self, now: Moment, only_to: Option<Incarnation>, frame: Bytes) {
@@ -37,8 +47,19 @@ impl ControlLink {
         self.filled.notify_one();
     }
 
+    /// Opens the link although there is nothing to send, unless it is open.
+    pub(super) fn ask_for_proof(&self) {
+        self.unproven.store(true, Relaxed);
+        self.filled.notify_one();
+    }
+
     pub(super) fn stop(&self) {
         self.stop.raise();
+    }
+
+    /// Whether there is no reason to open it.
+    pub(super) fn is_unwanted(&self) -> bool {
+        lock(&self.queue).is_empty() && !self.unproven.load(Relaxed)
     }
 
     /// Waits until there is something to send that is not too old for it.
@@ -47,7 +68,7 @@ impl ControlLink {
             {
                 let mut queue = lock(&self.queue);
                 telemetry::control_dropped("stale", queue.drop_stale(Moment::now()));
-                if !queue.is_empty() {
+                if !queue.is_empty() || self.unproven.load(Relaxed) {
                     return;
                 }
             }
@@ -56,32 +77,38 @@ impl ControlLink {
     }
 }
 
-/// Opens the link whenever there is something to send, until it is stopped.
+/// Opens the link whenever there is something to send, until it is stopped, or until there has been
+/// nothing to send for a while: then it is forgotten, since addresses that a peer only claims would
+/// otherwise become more and more.
 pub(super) async fn run(shared: Arc<Shared>, link: Arc<ControlLink>) {
-    let (shared, link) = (&*shared, &*link);
+    let (shared, link) = (&*shared, &link);
     let settings = &shared.settings;
     let mut backoff = Backoff::new(settings.reconnect_min, settings.reconnect_max);
     let mut failures = Failures::new(Lane::Control);
     loop {
         let dialed = link.stop.unless(async {
-            link.wanted().await;
-            dial(shared, &link.address, Lane::Control).await
+            timeout(UNUSED, link.wanted()).await.ok()?;
+            let dialed = dial(shared, &link.address, Lane::Control).await;
+            link.unproven.store(false, Relaxed);
+            Some(dialed)
         });
-        let Some(dialed) = dialed.await else {
-            return;
+        let dialed = match dialed.await {
+            Some(Some(dialed)) => dialed,
+            Some(None) if !shared.forget_unwanted(&link.address, link) => continue,
+            Some(None) | None => return,
         };
         match dialed {
             Err(refusal) => failures.add(shared, &link.address, refusal).await,
-            Ok((_, peer)) if peer.node.address != link.address => {
+            Ok(Greeted { peer, .. }) if peer.node.address != link.address => {
                 let (dropped, expected) = lock(&link.queue).discard();
                 telemetry::control_dropped("other_node", dropped);
                 let (dialed, actual) = (link.address.clone(), peer.node.clone());
                 shared.tell(Event::OtherNode { dialed, expected, actual }).await;
             }
-            Ok((mut stream, peer)) => {
+            Ok(Greeted { mut stream, peer, shown }) => {
                 failures.clear();
                 let (lane, direction) = (Lane::Control, Direction::Outgoing);
-                let established = Established::new(shared, peer, lane, direction).await;
+                let established = Established::new(shared, peer, shown, lane, direction).await;
                 let since = Moment::now();
                 let too_late = async {
                     link.stop.raised().await;
@@ -91,8 +118,12 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<ControlLink>) {
                     why = serve(&established, link, &mut stream) => why,
                     () = too_late => Down::Closed,
                 };
+                let is_outdated = why == Down::Outdated;
                 established.end(stream, why, 0).await;
                 backoff.ended(since, Moment::now());
+                if is_outdated {
+                    continue; // At once: heartbeats go on.
+                }
             }
         }
         if link.stop.unless(sleep(backoff.wait(random()))).await.is_none() {
@@ -106,6 +137,7 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<ControlLink>) {
 async fn serve(established: &Established<'_>, link: &ControlLink, stream: &mut Stream) -> Down {
     let (shared, peer) = (established.shared, &established.link.peer);
     let mut idle = Box::pin(sleep(shared.settings.idle_timeout));
+    let mut outdated = std::pin::pin!(established.outdated());
     let mut used = false;
     let mut stopping = false;
     let mut nothing = [0];
@@ -130,7 +162,8 @@ async fn serve(established: &Established<'_>, link: &ControlLink, stream: &mut S
         }
         tokio::select! {
             () = link.stop.raised() => stopping = true,
-            () = link.filled.notified() => {}
+            () = link.filled.notified() => link.unproven.store(false, Relaxed),
+            why = &mut outdated => return why,
             read = stream.read(&mut nothing) => return match read {
                 Ok(0) => Down::ByPeer,
                 Ok(_) => Down::Cut("the peer sent something on a lane that is ours".into()),
@@ -150,3 +183,7 @@ async fn write(stream: &mut Stream, bytes: &[u8]) -> std::io::Result<()> {
     stream.write_all(bytes).await?;
     stream.flush().await
 }
+
+/// For how long a link that is not open stays, in case it is wanted again: what is known of failed
+/// attempts goes with it.
+const UNUSED: Duration = Duration::from_secs(10);

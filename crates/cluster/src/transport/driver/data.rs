@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use tenure_lease::Moment;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
-use tokio::sync::Notify;
-use tokio::time::{Instant, sleep};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::greet::dial;
+use super::greet::{Greeted, dial};
 use super::socket::{self, Stream};
 use super::{Established, Failures, Flag, Shared, random};
 use crate::Node;
@@ -128,7 +129,7 @@ async fn keep_open(shared: &Shared, link: &DataLink) {
         };
         match dialed {
             Err(refusal) => failures.add(shared, &link.node.address, refusal).await,
-            Ok((_, peer)) if peer.node != link.node => {
+            Ok(Greeted { peer, .. }) if peer.node != link.node => {
                 let Node { address, incarnation } = link.node.clone();
                 let (dialed, expected) = (address.clone(), Some(incarnation));
                 let actual = peer.node.clone();
@@ -138,17 +139,21 @@ async fn keep_open(shared: &Shared, link: &DataLink) {
                     return;
                 }
             }
-            Ok((mut stream, peer)) => {
+            Ok(Greeted { mut stream, peer, shown }) => {
                 failures.clear();
                 let (lane, direction) = (Lane::Data, Direction::Outgoing);
-                let established = Established::new(shared, peer, lane, direction).await;
+                let established = Established::new(shared, peer, shown, lane, direction).await;
                 let (since, tally) = (Moment::now(), Tally::default());
                 let served = serve(&established, &link.outbox, &tally, &mut stream);
                 let why = link.stop.unless(served).await.unwrap_or(Down::Closed);
                 let unknown = tally.unknown();
                 telemetry::lost(unknown, 0);
+                let is_outdated = why == Down::Outdated;
                 established.end(stream, why, unknown).await;
                 backoff.ended(since, Moment::now());
+                if is_outdated {
+                    continue; // At once: senders wait.
+                }
             }
         }
         if link.stop.unless(sleep(backoff.wait(random()))).await.is_none() {
@@ -196,25 +201,51 @@ async fn serve(
         Err(error) => return socket::cut(&error),
     };
     let (read, write) = tokio::io::split(stream);
-    // Both go on at the same time: reports must be read while a write waits.
+    let (retire_in, retiring) = watch::channel(None);
+    // All go on at the same time: reports must be read while a write waits.
     tokio::select! {
-        why = send(established, outbox, tally, write) => why,
+        why = send(established, outbox, tally, write, retiring) => why,
         why = hear(tally, read) => why,
+        why = retire(established, retire_in) => why,
         () = silence.noticed() => Down::Cut("nothing was heard of the peer any more".into()),
     }
 }
 
+/// Has the link end when it is outdated. From then on nothing more is taken from the outbox, and
+/// what was sent is waited for, so that nothing is in doubt.
+async fn retire(established: &Established<'_>, retiring: watch::Sender<Option<Down>>) -> Down {
+    let mut why = established.outdated().await;
+    loop {
+        retiring.send_replace(Some(why.clone()));
+        sleep(SETTLE).await;
+        // The peer does not take what was sent to it. For as long as nothing is wrong with its
+        // certificate, it has all the time that it wants.
+        if why != Down::Outdated {
+            return why;
+        }
+        retiring.send_replace(None);
+        if let Ok(again) = timeout(SETTLE, established.outdated()).await {
+            why = again;
+        }
+    }
+}
+
+/// Writes what is in the outbox, until there is a reason not to.
 async fn send(
     established: &Established<'_>,
     outbox: &Outbox,
     tally: &Tally,
     mut write: WriteHalf<&mut Stream>,
+    mut retiring: watch::Receiver<Option<Down>>,
 ) -> Down {
     let idle_timeout = established.shared.settings.idle_timeout;
     let mut idle = Box::pin(sleep(idle_timeout));
     let mut used = false;
     loop {
-        if let Some(segment) = outbox.take() {
+        let retire = retiring.borrow_and_update().clone();
+        if retire.is_none()
+            && let Some(segment) = outbox.take()
+        {
             used = true;
             let segment = Taken { outbox, segment };
             tally.sent.fetch_add(segment.segment.frames, Relaxed);
@@ -228,12 +259,16 @@ async fn send(
             return socket::cut(&error);
         }
         let closing = outbox.closed().is_some();
-        if closing && tally.unknown() == 0 {
-            return Down::Closed;
+        let settles = closing || retire.is_some();
+        if settles && tally.unknown() == 0 {
+            return retire.unwrap_or(Down::Closed);
         }
+        let takes = retire.is_none();
         tokio::select! {
-            () = outbox.filled() => {}
-            () = tally.settled.notified(), if closing => {}
+            () = outbox.filled(), if takes => {}
+            () = tally.settled.notified(), if settles => {}
+            // Its sender is dropped together with this future.
+            _ = retiring.changed() => {}
             () = &mut idle => {
                 if !std::mem::take(&mut used) && tally.unknown() == 0 {
                     return Down::Idle;
@@ -282,5 +317,7 @@ async fn hear(tally: &Tally, mut read: ReadHalf<&mut Stream>) -> Down {
     }
 }
 
+/// How long what was sent on an outdated link may take to arrive.
+const SETTLE: Duration = Duration::from_secs(2);
 /// Bytes of a report: a count.
 const REPORT: usize = 8;

@@ -13,6 +13,8 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::Shared;
+use super::claims::Admission;
+use super::outdated::Shown;
 use super::socket::{self, Socket, Stream};
 use crate::Address;
 use crate::transport::frame;
@@ -22,12 +24,19 @@ use crate::transport::handshake::{
 use crate::transport::refusal::Refusal;
 use crate::transport::{Lane, Peer, Security, verify};
 
+/// A connection whose ends have greeted each other.
+pub(super) struct Greeted {
+    pub(super) stream: Stream,
+    pub(super) peer: Arc<Peer>,
+    pub(super) shown: Shown,
+}
+
 /// Opens a link to `address`.
 pub(super) async fn dial(
     shared: &Shared,
     address: &Address,
     lane: Lane,
-) -> Result<(Stream, Arc<Peer>), Refusal> {
+) -> Result<Greeted, Refusal> {
     let settings = &shared.settings;
     let tcp = timeout(settings.connect_timeout, connect(shared, address))
         .await
@@ -91,12 +100,13 @@ fn cut(error: io::Error) -> Refusal {
 async fn greet(
     shared: &Shared,
     tcp: TcpStream,
-    #[cfg_attr(not(feature = "switch"), allow(unused_variables))] address: &Address,
+    address: &Address,
     lane: Lane,
-) -> Result<(Stream, Arc<Peer>), Refusal> {
+) -> Result<Greeted, Refusal> {
     let refusal = |error: io::Error| socket::refusal(&error);
     let socket = Socket::new(tcp, shared.settings.silence_max).map_err(refusal)?;
     let local = &shared.local;
+    let mut shown = Shown { as_of: *shared.renewals.borrow(), ..Shown::default() };
     let (mut stream, names) = match &shared.security {
         Security::PlaintextWithoutAnyProtection => (Stream::Plain(socket), Names::Any),
         Security::Tls(identity) => {
@@ -105,7 +115,8 @@ async fn greet(
                 .map_err(|error| Refusal::Tls(error.to_string()))?;
             let connector = TlsConnector::from(identity.tls().client.clone());
             let tls = connector.connect(name, socket).await.map_err(refusal)?;
-            let names = names(tls.get_ref().1.peer_certificates(), &local.cluster)?;
+            shown.chain = chain(tls.get_ref().1.peer_certificates());
+            let names = names(&shown.chain, &local.cluster)?;
             (Stream::Tls(Box::new(TlsStream::Client(tls))), names)
         }
     };
@@ -120,36 +131,44 @@ async fn greet(
         judge_answer(listen(&mut stream).await?, local, &names)?;
     #[cfg(feature = "switch")]
     within_reach(shared, &mut stream, address).await?;
-    Ok((stream, Arc::new(Peer { node, name, version })))
+    if node.address == *address {
+        shared.prove(address, &name);
+    }
+    Ok(Greeted { stream, peer: Arc::new(Peer { node, name, version }), shown })
 }
 
 /// Answers somebody who dialed us. The caller limits the time.
 pub(super) async fn answer(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     tcp: TcpStream,
     from: SocketAddr,
-) -> Result<(Stream, Arc<Peer>, Lane), Refusal> {
+) -> Result<(Greeted, Lane, Admission), Refusal> {
     let refusal = |error: io::Error| socket::refusal(&error);
     if !shared.may_talk_with(from.ip()) {
         return Err(Refusal::BeyondLoopback);
     }
     let socket = Socket::new(tcp, shared.settings.silence_max).map_err(refusal)?;
     let local = &shared.local;
+    let mut shown = Shown { as_of: *shared.renewals.borrow(), ..Shown::default() };
     let (mut stream, names) = match &shared.security {
         Security::PlaintextWithoutAnyProtection => (Stream::Plain(socket), Names::Any),
         Security::Tls(identity) => {
             let acceptor = TlsAcceptor::from(identity.tls().server.clone());
             let tls = acceptor.accept(socket).await.map_err(refusal)?;
-            let names = names(tls.get_ref().1.peer_certificates(), &local.cluster)?;
+            shown.chain = chain(tls.get_ref().1.peer_certificates());
+            let names = names(&shown.chain, &local.cluster)?;
             (Stream::Tls(Box::new(TlsStream::Server(tls))), names)
         }
     };
     let judged = match listen(&mut stream).await {
-        Ok(message) => judge_hello(message, local, &names),
+        Ok(message) => judge_hello(message, local, &names).and_then(|(version, hello)| {
+            let admission = Admission::new(shared, &hello.node.address, &hello.name, &names)?;
+            Ok((version, hello, admission))
+        }),
         Err(refusal) => Err(refusal),
     };
     match judged {
-        Ok((version, Hello { name, node, lane, .. })) => {
+        Ok((version, Hello { name, node, lane, .. }, admission)) => {
             #[cfg(feature = "switch")]
             within_reach(shared, &mut stream, &node.address).await?;
             let accepted = Accepted {
@@ -159,9 +178,13 @@ pub(super) async fn answer(
             };
             let answer = Message::Accepted(Version::OURS, accepted);
             say(&mut stream, &answer).await.map_err(refusal)?;
-            Ok((stream, Arc::new(Peer { node, name, version }), lane))
+            let peer = Arc::new(Peer { node, name, version });
+            Ok((Greeted { stream, peer, shown }, lane, admission))
         }
         Err(refused) => {
+            if let Refusal::OtherName { address, .. } = &refused {
+                shared.ask_for_proof(address);
+            }
             // Its log is where somebody will look. If it does not listen, ours still has it.
             let why = Message::Refused(Version::OURS, refused.to_string());
             if say(&mut stream, &why).await.is_ok() {
@@ -204,8 +227,13 @@ async fn listen(stream: &mut Stream) -> Result<Message, Refusal> {
     }
 }
 
-fn names(certificates: Option<&[CertificateDer<'_>]>, cluster: &str) -> Result<Names, Refusal> {
-    match certificates.and_then(|chain| chain.first()) {
+fn chain(certificates: Option<&[CertificateDer<'_>]>) -> Vec<CertificateDer<'static>> {
+    let own = |certificate: &CertificateDer<'_>| certificate.clone().into_owned();
+    certificates.unwrap_or_default().iter().map(own).collect()
+}
+
+fn names(chain: &[CertificateDer<'_>], cluster: &str) -> Result<Names, Refusal> {
+    match chain.first() {
         Some(leaf) => verify::names(leaf, cluster),
         // Not reached: the verifiers demand one.
         None => Err(Refusal::Tls("it showed no certificate".into())),

@@ -10,10 +10,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
+use super::claims::Admission;
+use super::greet::Greeted;
 use super::socket::{self, Stream};
 use super::{Established, Flag, Shared, lock};
-use crate::Node;
-use crate::transport::{Direction, Down, Event, Frames, Lane, Peer, frame};
+use crate::transport::{Direction, Down, Event, Frames, Lane, frame};
+use crate::{Address, Node};
 
 /// Who is connected to us. A node has one link for each lane: a second one means that it has given
 /// the first up.
@@ -55,6 +57,17 @@ impl Incoming {
         self.queues.retain(|(from, _), _| from != node);
     }
 
+    /// Ends all links from an address but those of this name.
+    pub(super) fn stop_others(&mut self, address: &Address, name: &str) {
+        let is_other = |from: &Sender| from.0.address == *address && from.1 != name;
+        for ((from, _), running) in &self.links {
+            if is_other(from) {
+                running.stop.raise();
+            }
+        }
+        self.queues.retain(|from, _| !is_other(from));
+    }
+
     /// Ends all links.
     pub(super) fn stop_all(&mut self) {
         self.links.values().for_each(|running| running.stop.raise());
@@ -88,10 +101,18 @@ impl Incoming {
 }
 
 /// Reads from a peer until its link ends.
-pub(super) async fn run(shared: Arc<Shared>, mut stream: Stream, peer: Arc<Peer>, lane: Lane) {
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    greeted: Greeted,
+    lane: Lane,
+    // Given back when the link has ended.
+    _admission: Admission,
+) {
+    let Greeted { mut stream, peer, shown } = greeted;
     let sender = (peer.node.clone(), peer.name.clone());
     let registered = Registered::new(&shared, (sender.clone(), lane)).await;
-    let established = Established::new(&shared, peer.clone(), lane, Direction::Incoming).await;
+    let direction = Direction::Incoming;
+    let established = Established::new(&shared, peer.clone(), shown, lane, direction).await;
     let reading = async {
         match lane {
             Lane::Control => control(&established, &mut stream).await,
@@ -103,6 +124,12 @@ pub(super) async fn run(shared: Arc<Shared>, mut stream: Stream, peer: Arc<Peer>
                 }
                 data(&established, &mut stream, queue).await
             }
+        }
+    };
+    let reading = async {
+        tokio::select! {
+            why = reading => why,
+            why = established.outdated() => why,
         }
     };
     let why = match registered.running.stop.unless(reading).await {
@@ -188,6 +215,7 @@ async fn data(
     let mut arrived = 0u64;
     let mut report = Box::pin(sleep(REPORT_DELAY));
     let mut unreported = false;
+    let mut unwanted = std::pin::pin!(queue.closed());
     loop {
         if batch.is_empty() {
             batch = match frame::take(&mut read, max) {
@@ -215,6 +243,7 @@ async fn data(
                     return socket::cut(&error);
                 }
             }
+            () = &mut unwanted => return Down::Closed,
             room = queue.reserve(), if full => {
                 let Ok(room) = room else {
                     return Down::Closed; // Nobody wants them.

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Shared;
+use super::outdated::Shown;
 use super::socket::Stream;
 use crate::Address;
 use crate::transport::{Direction, Down, Event, Lane, Link, Peer, Refusal, telemetry};
@@ -16,6 +17,7 @@ use crate::transport::{Direction, Down, Event, Lane, Link, Peer, Refusal, teleme
 pub(super) struct Established<'a> {
     pub(super) shared: &'a Shared,
     pub(super) link: Link,
+    pub(super) shown: Shown,
     pub(super) bytes: metrics::Counter,
 }
 
@@ -23,13 +25,14 @@ impl<'a> Established<'a> {
     pub(super) async fn new(
         shared: &'a Shared,
         peer: Arc<Peer>,
+        shown: Shown,
         lane: Lane,
         direction: Direction,
     ) -> Self {
         telemetry::up(lane, direction, 1.0);
         let bytes = telemetry::bytes(lane, direction);
         let link = Link { peer, lane, direction };
-        let established = Self { shared, link, bytes };
+        let established = Self { shared, link, shown, bytes };
         tracing::debug!(link = ?established.link, "link up");
         shared.tell(Event::Up(established.link.clone())).await;
         established
@@ -37,11 +40,13 @@ impl<'a> Established<'a> {
 
     pub(super) async fn end(self, mut stream: Stream, why: Down, unknown: u64) {
         let link = self.link.clone();
-        if matches!(why, Down::Idle | Down::Replaced | Down::Closed) {
+        if matches!(why, Down::Idle | Down::Replaced | Down::Outdated | Down::Closed) {
             let _ = timeout(GOODBYE, stream.shutdown()).await;
         }
         match &why {
-            Down::Idle | Down::ByPeer | Down::Replaced | Down::Closed if unknown == 0 => {
+            Down::Idle | Down::ByPeer | Down::Replaced | Down::Outdated | Down::Closed
+                if unknown == 0 =>
+            {
                 tracing::debug!(?link, "link down: {why}");
             }
             _ => tracing::warn!(

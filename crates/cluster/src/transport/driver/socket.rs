@@ -265,6 +265,9 @@ pub(super) fn refusal(error: &io::Error) -> Refusal {
         Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
             Refusal::Tls("its certificate is not signed by an authority of our ca.pem".into())
         }
+        Some(rustls::Error::InvalidCertificate(CertificateError::Revoked)) => {
+            Refusal::Tls("its certificate is revoked by our crl.pem".into())
+        }
         Some(other) => Refusal::Tls(other.to_string()),
         None => Refusal::Cut(error.to_string()),
     }
