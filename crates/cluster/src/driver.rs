@@ -7,6 +7,7 @@ mod discover;
 mod formation;
 mod life;
 mod preflight;
+mod warnings;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,6 +1,7 @@
 //! An outgoing control link.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_lease::Moment;
@@ -11,6 +12,7 @@ use tokio::time::sleep;
 use super::greet::dial;
 use super::link::GOODBYE;
 use super::socket::{self, Stream};
+use super::stuck::{Progress, StuckLane};
 use super::{Established, Failures, Flag, Shared, lock, random};
 use crate::transport::backoff::Backoff;
 use crate::transport::control_queue::ControlQueue;
@@ -23,12 +25,19 @@ pub(super) struct ControlLink {
     queue: Mutex<ControlQueue>,
     filled: Notify,
     stop: Flag,
+    progress: Progress,
 }
 
 impl ControlLink {
     pub(super) fn new(address: Address, settings: &TransportSettings) -> Self {
         let queue = ControlQueue::new(settings.control_queue, settings.control_frame_max * 2);
-        Self { address, queue: Mutex::new(queue), filled: Notify::new(), stop: Flag::new() }
+        let (filled, stop, progress) = (Notify::new(), Flag::new(), Progress::default());
+        Self { address, queue: Mutex::new(queue), filled, stop, progress }
+    }
+
+    /// Whether it could not be opened for this long.
+    pub(super) fn stuck(&self, after: Duration) -> Option<StuckLane> {
+        self.progress.stuck(after, &self.address, Lane::Control)
     }
 
     pub(super) fn push(&self, now: Moment, only_to: Option<Incarnation>, frame: Bytes) {
@@ -71,8 +80,14 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<ControlLink>) {
             return;
         };
         match dialed {
-            Err(refusal) => failures.add(shared, &link.address, refusal).await,
+            Err(refusal) => {
+                // Frames that wait too long are dropped, so that it is not always wanted.
+                link.progress.begin();
+                link.progress.opened(Some(refusal.clone()));
+                failures.add(shared, &link.address, refusal).await;
+            }
             Ok((_, peer)) if peer.node.address != link.address => {
+                link.progress.end();
                 let (dropped, expected) = lock(&link.queue).discard();
                 telemetry::control_dropped("other_node", dropped);
                 let (dialed, actual) = (link.address.clone(), peer.node.clone());
@@ -80,6 +95,7 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<ControlLink>) {
             }
             Ok((mut stream, peer)) => {
                 failures.clear();
+                link.progress.end();
                 let (lane, direction) = (Lane::Control, Direction::Outgoing);
                 let established = Established::new(shared, peer, lane, direction).await;
                 let since = Moment::now();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use tenure_lease::Moment;
@@ -11,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::greet::dial;
 use super::socket::{self, Stream};
+use super::stuck::{Progress, StuckLane};
 use super::{Established, Failures, Flag, Shared, random};
 use crate::Node;
 use crate::transport::backoff::Backoff;
@@ -62,12 +64,19 @@ pub(super) struct DataLink {
     outbox: Outbox,
     stop: Flag,
     ended: Flag,
+    progress: Progress,
 }
 
 impl DataLink {
     pub(super) fn new(node: Node, settings: &TransportSettings) -> Self {
         let outbox = Outbox::new(settings.data_buffer, settings.data_frame_max);
-        Self { node, outbox, stop: Flag::new(), ended: Flag::new() }
+        let (stop, ended, progress) = (Flag::new(), Flag::new(), Progress::default());
+        Self { node, outbox, stop, ended, progress }
+    }
+
+    /// Whether messages have waited for this long without any of them arriving.
+    pub(super) fn stuck(&self, after: Duration) -> Option<StuckLane> {
+        self.progress.stuck(after, &self.node.address, Lane::Data)
     }
 
     /// Takes no more messages.
@@ -118,7 +127,7 @@ async fn keep_open(shared: &Shared, link: &DataLink) {
     let mut failures = Failures::new(Lane::Data);
     loop {
         let dialed = link.stop.unless(async {
-            match wanted(&link.outbox).await {
+            match wanted(link).await {
                 true => Some(dial(shared, &link.node.address, Lane::Data).await),
                 false => None,
             }
@@ -127,7 +136,10 @@ async fn keep_open(shared: &Shared, link: &DataLink) {
             return;
         };
         match dialed {
-            Err(refusal) => failures.add(shared, &link.node.address, refusal).await,
+            Err(refusal) => {
+                link.progress.opened(Some(refusal.clone()));
+                failures.add(shared, &link.node.address, refusal).await;
+            }
             Ok((_, peer)) if peer.node != link.node => {
                 let Node { address, incarnation } = link.node.clone();
                 let (dialed, expected) = (address.clone(), Some(incarnation));
@@ -140,10 +152,11 @@ async fn keep_open(shared: &Shared, link: &DataLink) {
             }
             Ok((mut stream, peer)) => {
                 failures.clear();
+                link.progress.opened(None);
                 let (lane, direction) = (Lane::Data, Direction::Outgoing);
                 let established = Established::new(shared, peer, lane, direction).await;
                 let (since, tally) = (Moment::now(), Tally::default());
-                let served = serve(&established, &link.outbox, &tally, &mut stream);
+                let served = serve(&established, link, &tally, &mut stream);
                 let why = link.stop.unless(served).await.unwrap_or(Down::Closed);
                 let unknown = tally.unknown();
                 telemetry::lost(unknown, 0);
@@ -158,11 +171,14 @@ async fn keep_open(shared: &Shared, link: &DataLink) {
 }
 
 /// Waits until there is something to send; false when there never will be.
-async fn wanted(outbox: &Outbox) -> bool {
+async fn wanted(link: &DataLink) -> bool {
+    let outbox = &link.outbox;
     loop {
         if !outbox.is_empty_or_park() {
+            link.progress.begin();
             return true;
         }
+        link.progress.end();
         if outbox.closed().is_some() {
             return false;
         }
@@ -187,7 +203,7 @@ impl Tally {
 
 async fn serve(
     established: &Established<'_>,
-    outbox: &Outbox,
+    link: &DataLink,
     tally: &Tally,
     stream: &mut Stream,
 ) -> Down {
@@ -198,24 +214,26 @@ async fn serve(
     let (read, write) = tokio::io::split(stream);
     // Both go on at the same time: reports must be read while a write waits.
     tokio::select! {
-        why = send(established, outbox, tally, write) => why,
-        why = hear(tally, read) => why,
+        why = send(established, link, tally, write) => why,
+        why = hear(link, tally, read) => why,
         () = silence.noticed() => Down::Cut("nothing was heard of the peer any more".into()),
     }
 }
 
 async fn send(
     established: &Established<'_>,
-    outbox: &Outbox,
+    link: &DataLink,
     tally: &Tally,
     mut write: WriteHalf<&mut Stream>,
 ) -> Down {
+    let outbox = &link.outbox;
     let idle_timeout = established.shared.settings.idle_timeout;
     let mut idle = Box::pin(sleep(idle_timeout));
     let mut used = false;
     loop {
         if let Some(segment) = outbox.take() {
             used = true;
+            link.progress.begin();
             let segment = Taken { outbox, segment };
             tally.sent.fetch_add(segment.segment.frames, Relaxed);
             if let Err(error) = write.write_all(&segment.segment.bytes).await {
@@ -257,7 +275,7 @@ impl Drop for Taken<'_> {
 }
 
 /// Reads how many messages have arrived.
-async fn hear(tally: &Tally, mut read: ReadHalf<&mut Stream>) -> Down {
+async fn hear(link: &DataLink, tally: &Tally, mut read: ReadHalf<&mut Stream>) -> Down {
     let mut bytes = BytesMut::with_capacity(64);
     loop {
         match read.read_buf(&mut bytes).await {
@@ -277,7 +295,10 @@ async fn hear(tally: &Tally, mut read: ReadHalf<&mut Stream>) -> Down {
             tally.arrived.store(report.min(tally.sent.load(Relaxed)), Relaxed);
         }
         if tally.unknown() == 0 {
+            link.progress.end();
             tally.settled.notify_one();
+        } else {
+            link.progress.go_on();
         }
     }
 }
