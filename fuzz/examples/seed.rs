@@ -10,6 +10,7 @@ use tenure_cluster::message::Control;
 use tenure_cluster::transport::Lane;
 use tenure_cluster::transport::frame;
 use tenure_cluster::transport::handshake::{Accepted, Hello, Message, Version};
+use tenure_cluster::view::{Survivors, Verdict};
 use tenure_fuzz::node;
 use tenure_fuzz::world::World;
 
@@ -26,13 +27,17 @@ fn main() -> io::Result<()> {
         "notes",
         &[
             br#"{"cluster":7,"contacts":["shop-0.shop:7400","10.0.0.1:7400"]}"#.to_vec(),
-            br#"{"cluster":7,"generation":2,"survivors":[{"address":"a:1","incarnation":5}]}"#
-                .to_vec(),
+            verdict().to_note(),
         ],
     )?;
     let addresses = ["shop-0.shop:7400", "dns:shop.default.svc:7400", "[::1]:7400", "10.0.0.1:1"];
     write("addresses", &addresses.map(|text| text.as_bytes().to_vec()))?;
     write("lease_file", &tenure_lease::fuzzing::samples())
+}
+
+fn verdict() -> Verdict {
+    let survivors = Survivors::new([&node(1, 5), &node(2, 7)], [&node(3, 1)]);
+    Verdict { cluster: 7, generation: 2, survivors: survivors.into() }
 }
 
 fn write(target: &str, inputs: &[Vec<u8>]) -> io::Result<()> {

@@ -10,7 +10,7 @@ use arbitrary::Unstructured;
 use tenure_cluster::membership::{Effect, Event, Membership};
 use tenure_cluster::message::Control;
 use tenure_cluster::settings::Rule;
-use tenure_cluster::view::Verdict;
+use tenure_cluster::view::{Survivors, Verdict};
 use tenure_cluster::{Address, MembershipSettings, Node, Status, View};
 use tenure_lease::Moment;
 
@@ -174,13 +174,15 @@ impl World {
         if view.verdict().generation != self.verdict.generation {
             return; // It has not read the last one.
         }
-        let survivors: BTreeSet<Node> = view
-            .members()
-            .filter(|(node, member)| member.status < Status::Down && !view.is_unreachable(node))
-            .map(|(node, _)| node.clone())
-            .collect();
+        let survives = |node: &&Node| {
+            let is_alive = view.member(node).is_some_and(|it| it.status < Status::Down);
+            is_alive && !view.is_unreachable(node)
+        };
+        let (survivors, losers): (Vec<&Node>, Vec<&Node>) =
+            view.members().map(|(node, _)| node).partition(survives);
         let generation = self.verdict.generation + 1;
-        let verdict = Verdict { cluster: 1, generation, survivors: Arc::new(survivors) };
+        let survivors = Arc::new(Survivors::new(survivors, losers));
+        let verdict = Verdict { cluster: 1, generation, survivors };
         self.verdict = verdict;
         self.follow(place);
     }

@@ -171,10 +171,13 @@ fn timings_tell_the_failover_in_a_cluster() {
     };
     let usual = timings(&["--detection", "4s"]);
     assert_eq!(usual["with_lease_ms"], 15_000);
-    assert_eq!(usual["without_lease_ms"], 4_000 + 3_000 + 1_000 + 3_000);
+    assert_eq!(usual["singleton_without_lease_ms"], 4_000 + 3_000 + 1_000 + 20_000);
+    assert_eq!(usual["shards_without_lease_ms"], 4_000 + 3_000 + 1_000 + 10_000);
     assert_eq!(usual["warning"], Value::Null);
     let large = timings(&["--members", "50", "--detection", "4s", "--removal-margin", "1s"]);
-    assert_eq!(large["without_lease_ms"], 4_000 + 5_000 + 1_000 + 1_000);
+    for without in ["singleton_without_lease_ms", "shards_without_lease_ms"] {
+        assert_eq!(large[without], 4_000 + 5_000 + 1_000 + 1_000);
+    }
     let slow = timings(&["--ttl", "5s", "--detection", "6s"]);
     assert_eq!(slow["with_lease_ms"], 6_000);
     assert!(slow["warning"].as_str().unwrap().contains("max(ttl 5s, detection 6s) = 6s"));

@@ -45,13 +45,23 @@ pub(crate) struct State {
     pub(crate) up: bool,
     /// Why this node is in no cluster, if it is in none and something keeps it.
     pub(crate) outside: Option<Arc<str>>,
+    /// What people should look at.
+    pub(crate) warnings: Arc<[String]>,
     pub(crate) ended: Option<End>,
 }
 
 impl State {
     /// Of a node that is in no cluster yet.
     pub(crate) fn outside(me: Node) -> Self {
-        Self { me, view: None, seen: Arc::default(), up: false, outside: None, ended: None }
+        Self {
+            me,
+            view: None,
+            seen: Arc::default(),
+            up: false,
+            outside: None,
+            warnings: Arc::default(),
+            ended: None,
+        }
     }
 }
 
@@ -164,6 +174,13 @@ impl Cluster {
             Proof::Pending => not("it is not yet known whether its leases can be had"),
             Proof::Doubtful(why) | Proof::Refused(why) => not(why),
         }
+    }
+
+    /// What somebody should look at although this node does its part, a sentence each: a role that
+    /// downing counts and nobody has, a verdict that this version cannot read, a member that counts
+    /// as reachable and that nothing gets through to. Empty when all is well. The log has them too.
+    pub fn warnings(&self) -> Arc<[String]> {
+        self.shared.state.borrow().warnings.clone()
     }
 
     /// What this node was started with.
@@ -305,6 +322,10 @@ impl Cluster {
 
     /// Has this done when this node leaves, before it goes: whatever it hosts must have stopped, or
     /// be somebody else's, when the future ends.
+    ///
+    /// All of these together have
+    /// [`hand_over_timeout`](crate::MembershipSettings::hand_over_timeout). Then the node goes, and
+    /// the log says so; what has not ended runs on in this process, unguarded by the cluster.
     pub fn before_leaving<F>(&self, hand_over: impl Fn() -> F + Send + Sync + 'static)
     where
         F: Future<Output = ()> + Send + 'static,

@@ -122,7 +122,7 @@ impl Strategy {
     }
 
     /// The role that members must have to be counted.
-    fn role(&self) -> Option<&str> {
+    pub(crate) fn role(&self) -> Option<&str> {
         match self {
             Self::StaticQuorum(strategy) => strategy.role.as_deref(),
             Self::KeepOldest(strategy) => strategy.role.as_deref(),

@@ -8,6 +8,7 @@ mod formation;
 mod life;
 mod outside;
 mod preflight;
+mod warnings;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -38,7 +38,9 @@ pub mod transport;
 pub mod view;
 
 pub use cluster::{Cluster, Events, JoinError, NotReady, Views};
-pub use discovery::Discovery;
+pub use discovery::{
+    BoxError, Discover, Discovery, DiscoveryError, KubernetesService, ServicePort, SrvName,
+};
 pub use membership::{Decided, Effect, Ending, Event, Membership};
 pub use node::{Address, AddressError, Incarnation, Node};
 pub use settings::{MembershipSettings, Settings, SettingsError};

@@ -330,9 +330,12 @@ impl Membership {
         let by_verdict = self.by_verdict;
         let Some(view) = self.view_mut().filter(|_| by_verdict) else { return };
         let verdict = view.verdict();
-        let is_down = |node| view.member(node).is_some_and(|it| it.status == Status::Down);
-        if verdict.survivors.iter().any(is_down) {
-            view.announce(verdict.generation + 1);
+        let next = verdict.generation + 1;
+        let is_replaced = view.members().any(|(node, member)| {
+            member.status == Status::Down && verdict.survivors.contains(node)
+        });
+        if is_replaced {
+            view.announce(next);
         }
     }
 

@@ -21,6 +21,8 @@
 //!   that this cluster is over.)
 //! - The lease is acquired on condition that the record is still the one that was read. Whoever
 //!   was late finds another record and reads that.
+//! - A record that is not understood was perhaps written by a newer version: wait, and leave it as
+//!   it is.
 //! - *Lost* without a newer verdict means wait. *Unknown* means wait. Only a verdict downs.
 //! - In `ties`, before a side asks, its leader announces the generation that it will ask for, and
 //!   everybody on the side has seen the announcement: so a majority that one of them belongs to
@@ -42,7 +44,7 @@ use crate::Node;
 use crate::downing::{Decision, Mode, Situation, Standing, Strategy, default_stable_after};
 use crate::membership::Membership;
 use crate::settings::{MembershipSettings, Rule};
-use crate::view::{Status, Verdict, View};
+use crate::view::{Status, Survivors, Verdict, VerdictError, View};
 
 /// The resolver of one node.
 #[derive(Clone, Debug)]
@@ -114,6 +116,18 @@ pub struct Sighting {
     pub verdict: Verdict,
 }
 
+/// What came of reading the lease's record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordRead {
+    /// It was read.
+    Seen(Sighting),
+    /// It was read and is not understood: a newer version may have written it. It may say that this
+    /// side is down, so nothing is decided, and nothing written.
+    Unreadable(VerdictError),
+    /// Nobody knows what it says.
+    Unknown,
+}
+
 impl Sighting {
     fn is_newer_than(&self, view: &View) -> bool {
         self.verdict.cluster == view.cluster()
@@ -121,11 +135,9 @@ impl Sighting {
     }
 
     /// Of a record's term and note; an empty note is no verdict.
-    pub fn new(term: Option<u64>, note: &[u8]) -> Self {
-        Self {
-            expected: term.map_or(Expected::Absent, Expected::Term),
-            verdict: serde_json::from_slice(note).unwrap_or_default(),
-        }
+    pub fn new(term: Option<u64>, note: &[u8]) -> Result<Self, VerdictError> {
+        let expected = term.map_or(Expected::Absent, Expected::Term);
+        Ok(Self { expected, verdict: Verdict::parse_note(note)? })
     }
 }
 
@@ -228,13 +240,15 @@ impl Resolver {
         if is_idle { Moment::NEVER } else { now + LOOK }
     }
 
-    /// The record was read; `None` if it could not be.
-    pub fn read(&mut self, sighting: Option<Sighting>, now: Moment) {
-        if matches!(self.step, Step::Reading { .. }) {
-            self.step = match sighting {
-                Some(sighting) => Step::Read { sighting, until: now + AGAIN },
-                None => Step::Blind,
-            };
+    /// What became of [`ResolverEffect::Read`].
+    pub fn read(&mut self, read: RecordRead, now: Moment) {
+        if !matches!(self.step, Step::Reading { .. }) {
+            return;
+        }
+        match read {
+            RecordRead::Seen(sighting) => self.step = Step::Read { sighting, until: now + AGAIN },
+            RecordRead::Unreadable(_) => self.wait(now),
+            RecordRead::Unknown => self.step = Step::Blind,
         }
     }
 
@@ -267,7 +281,8 @@ impl Resolver {
                 vec![ResolverEffect::Adopt { verdict: sighting.verdict, reason }]
             }
             Asked::Lost(_) if !self.rules.obeys(Rule::LostMeansWait) => {
-                let nodes = verdict.survivors.iter().cloned().collect();
+                let mut nodes = membership.view().map(alive).unwrap_or_default();
+                nodes.retain(|node| verdict.survivors.contains(node));
                 vec![ResolverEffect::Down { nodes, reason: "the lease is another's".into() }]
             }
             Asked::Lost(_) | Asked::Unknown => {
@@ -510,7 +525,9 @@ impl Resolver {
         if self.holding.take().is_some() {
             effects.push(ResolverEffect::Release);
         }
-        let survivors = Arc::new(survivors.into_iter().collect());
+        let survivors: BTreeSet<Node> = survivors.into_iter().collect();
+        let losers = view.members().map(|(node, _)| node).filter(|node| !survivors.contains(*node));
+        let survivors = Arc::new(Survivors::new(&survivors, losers));
         let verdict = Verdict { cluster: view.cluster(), generation, survivors };
         self.step = Step::Asking { verdict: verdict.clone(), until };
         let conditional = self.rules.obeys(Rule::AskConditionally);

@@ -7,10 +7,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tenure_lease::{Lease, Owner};
 
+use crate::discovery::AnyDiscover;
 use crate::downing::Strategy;
 use crate::resolver::ResolverSettings;
 use crate::transport::TransportSettings;
-use crate::{Address, Discovery, humane};
+use crate::{Address, Discover, Discovery, humane};
 
 /// Everything about one node of a cluster. Can be built in code or loaded from a file; only the
 /// leases come from code, since they need a store.
@@ -89,6 +90,9 @@ pub struct Settings {
     /// until it answers again or an operator declares it down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downing: Option<Strategy>,
+    /// Ways of users' own to find nodes.
+    #[serde(skip)]
+    pub(crate) discover_with: Vec<AnyDiscover>,
     /// The lease that guards the cluster's formation.
     #[serde(skip)]
     pub(crate) formation: Option<Lease>,
@@ -116,6 +120,7 @@ impl Settings {
             transport: TransportSettings::default(),
             resolver: ResolverSettings::default(),
             downing: None,
+            discover_with: Vec::new(),
             formation: None,
             arbitration: None,
         }
@@ -145,6 +150,13 @@ impl Settings {
     /// Adds a way to find others.
     pub fn discover(mut self, discovery: Discovery) -> Self {
         self.discover.push(discovery);
+        self
+    }
+
+    /// Adds a way of your own to find others; they are asked after those of
+    /// [`discover`](Self::discover).
+    pub fn discover_with(mut self, discover: impl Discover) -> Self {
+        self.discover_with.push(AnyDiscover::new(discover));
         self
     }
 
@@ -192,6 +204,14 @@ impl Settings {
                  way to find the cluster",
             );
         }
+        for discovery in &self.discover {
+            if let Some(feature) = discovery.missing_feature() {
+                return Err(SettingsError(format!(
+                    "discover {discovery} needs the feature {feature}, and this program was built \
+                     without it: take another way to find nodes, or build it with that"
+                )));
+            }
+        }
         if self.formation.is_none() && !matches!(self.discover.first(), Some(Discovery::Node(_))) {
             return refuse(
                 "without a formation lease the first of discover must be a node, the same on all \
@@ -218,8 +238,44 @@ impl Settings {
                  neither",
             );
         }
+        self.check_leases()?;
         self.transport.check().map_err(|error| SettingsError(error.to_string()))?;
         self.membership.check()
+    }
+}
+
+impl Settings {
+    /// Refuses leases that could never be held, or that would settle nothing.
+    fn check_leases(&self) -> Result<(), SettingsError> {
+        let (formation, arbitration) = (self.formation.as_ref(), self.arbitration.as_ref());
+        for (purpose, lease) in [("formation", formation), ("arbitration", arbitration)] {
+            if let Some(lease) = lease
+                && let Err(error) = lease.check()
+            {
+                let name = lease.name().map_or_else(|_| String::new(), |name| format!(" {name}"));
+                return Err(SettingsError(format!(
+                    "the {purpose} lease{name} can never be held: {error}; change its name or ttl"
+                )));
+            }
+        }
+        match (formation, arbitration) {
+            (Some(formation), Some(arbitration)) if formation.name() == arbitration.name() => {
+                Err(SettingsError(
+                    "the formation and the arbitration lease must be two leases: the leader holds \
+                     the first one all the time; change the name of one of them"
+                        .into(),
+                ))
+            }
+            // Verdicts outlive clusters, and are told apart by the clusters' ids. Without a
+            // formation lease these come from a clock, and one that was ahead once would make every
+            // later cluster take the record for that of a newer one, and end.
+            (None, Some(_)) => Err(SettingsError(
+                "lease-majority needs a formation lease as well: only its terms tell an older \
+                 cluster's verdict from a newer one's; set formation to a name in the same store"
+                    .into(),
+            )),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -285,6 +341,12 @@ pub struct MembershipSettings {
     /// they cannot while somebody is unreachable. Default 10 s.
     #[serde(with = "humane")]
     pub leave_timeout: Duration,
+    /// How long what this node hosts may take to stop and to be handed over when it leaves
+    /// ([`Cluster::before_leaving`](crate::Cluster::before_leaving)); then it goes without waiting
+    /// any longer. Longer than the longest stop of yours, and shorter than whoever stops the process
+    /// waits before it kills it. Default 30 s.
+    #[serde(with = "humane")]
+    pub hand_over_timeout: Duration,
     /// For how long a removed incarnation is remembered by name; after that it is recognised as a
     /// ghost by its age. Longer than any message is on its way or any process stands still. Costs
     /// some 100 bytes for each restart in this time. Default 1 day.
@@ -306,6 +368,7 @@ impl Default for MembershipSettings {
             gossip_interval: Duration::from_secs(1),
             joining_patience: Duration::from_secs(3),
             leave_timeout: Duration::from_secs(10),
+            hand_over_timeout: Duration::from_secs(30),
             keep_removed: Duration::from_secs(24 * 60 * 60),
             #[cfg(feature = "planted")]
             without: None,
@@ -322,6 +385,7 @@ impl MembershipSettings {
             ("gossip_interval", self.gossip_interval),
             ("joining_patience", self.joining_patience),
             ("leave_timeout", self.leave_timeout),
+            ("hand_over_timeout", self.hand_over_timeout),
             ("keep_removed", self.keep_removed),
         ];
         for (name, value) in positive {

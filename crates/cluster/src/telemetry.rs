@@ -23,6 +23,10 @@ pub const LEASES_USABLE: &str = "tenure_cluster_leases_usable";
 pub const ENDED: &str = "tenure_cluster_ended_total";
 /// Counter: control frames that are not understood; a newer version may send them.
 pub const UNREADABLE: &str = "tenure_cluster_control_unreadable_total";
+/// Gauge, by `kind`: what this node warns of; the log and the status have the sentences.
+pub const WARNINGS: &str = "tenure_cluster_warnings";
+/// Counter: how often the record of the arbitration lease was read and not understood.
+pub const VERDICT_UNREADABLE: &str = "tenure_downing_verdict_unreadable_total";
 /// Counter, by `strategy` and `outcome`: what this node decided about a split, or learnt from a verdict.
 pub const DECISIONS: &str = "tenure_downing_decisions_total";
 /// Counter, by `outcome`: attempts of this node to win the arbitration lease.
@@ -38,6 +42,12 @@ pub const METRICS: &[Metric] = &[
     Metric::gauge(LEASES_USABLE, &[], "1 if this node's leases could be had when last tried"),
     Metric::counter(ENDED, &["reason"], "How often this process was out of the cluster again"),
     Metric::counter(UNREADABLE, &[], "Control frames that were not understood"),
+    Metric::gauge(WARNINGS, &["kind"], "What this node warns of"),
+    Metric::counter(
+        VERDICT_UNREADABLE,
+        &[],
+        "Reads of the arbitration lease's record that were not understood",
+    ),
     Metric::counter(
         DECISIONS,
         &["strategy", "outcome"],
@@ -88,6 +98,9 @@ pub(crate) fn ended(ending: &Ending) {
     for name in [UNREACHABLE, MEMBER, LEADER, CONVERGED] {
         gauge!(name).set(0);
     }
+    for kind in WARNING_KINDS {
+        warnings(kind, 0);
+    }
 }
 
 pub(crate) fn leases_usable(usable: bool) {
@@ -96,6 +109,14 @@ pub(crate) fn leases_usable(usable: bool) {
 
 pub(crate) fn unreadable() {
     counter!(UNREADABLE).increment(1);
+}
+
+pub(crate) fn warnings(kind: &'static str, count: usize) {
+    gauge!(WARNINGS, "kind" => kind).set(count as f64);
+}
+
+pub(crate) fn verdict_unreadable() {
+    counter!(VERDICT_UNREADABLE).increment(1);
 }
 
 pub(crate) fn decided(strategy: &'static str, survives: bool) {
@@ -140,5 +161,7 @@ impl std::fmt::Debug for Depth {
     }
 }
 
+/// What a node can warn of.
+pub(crate) const WARNING_KINDS: [&str; 3] = ["role_missing", "verdict_unreadable", "lane_stuck"];
 const ALL: [Status; 5] =
     [Status::Joining, Status::Up, Status::Leaving, Status::Exiting, Status::Down];

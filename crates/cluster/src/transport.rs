@@ -45,7 +45,7 @@ pub(crate) mod verify;
 pub use driver::Switch;
 #[cfg(feature = "certs")]
 pub use driver::bench;
-pub use driver::{DataLane, Transport};
+pub use driver::{DataLane, StuckLane, Transport};
 pub use frame::{FrameError, Frames};
 pub use handshake::{Version, is_name};
 pub use identity::{Identity, IdentityError};

@@ -11,6 +11,7 @@
 mod digest;
 mod member;
 mod merge;
+mod survivors;
 mod table;
 mod verdict;
 mod wire;
@@ -24,8 +25,9 @@ use tenure_lease::Moment;
 pub use digest::Digest;
 pub use member::{Member, Role, Roles, Status};
 pub use merge::Change;
+pub use survivors::{Survivors, SurvivorsError};
 pub use table::Row;
-pub use verdict::Verdict;
+pub use verdict::{Verdict, VerdictError};
 
 use crate::Node;
 

@@ -215,3 +215,23 @@ async fn without_a_store_a_host_name_is_enough_to_find_each_other() {
     let clusters = join_all(settings).await;
     agree(&clusters, 2).await;
 }
+
+/// What hangs or fails before a node leaves does not keep it in the cluster.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hook_that_never_ends_keeps_no_node_for_longer_than_its_time() {
+    let store = Store::new(MemoryStore::default());
+    let settings = addresses(3).into_iter().map(|address| {
+        let mut settings = plain(&address, &store);
+        settings.membership.hand_over_timeout = Duration::from_secs(1);
+        settings
+    });
+    let clusters = join_all(settings.collect()).await;
+    agree(&clusters, 3).await;
+    clusters[0].before_leaving(std::future::pending);
+    clusters[1].before_leaving(|| async { panic!("a defect of a user's") });
+    for cluster in &clusters[..2] {
+        soon(cluster.leave()).await;
+        assert_eq!(cluster.ended().await, Ending::Left);
+    }
+    agree(&clusters[2..], 1).await;
+}

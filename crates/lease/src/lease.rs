@@ -112,6 +112,23 @@ impl Lease {
         Store { backend: Arc::clone(&self.backend) }
     }
 
+    /// Checks what can be checked without asking the store: that it has a name, that its timing is
+    /// sound, and that its store keeps such a ttl. Otherwise it could never be held.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let store = tenure_lease::Store::new(tenure_lease::MemoryStore::new());
+    /// assert!(store.lease("shop.cron").check().is_ok());
+    /// assert!(store.lease("shop_cron").check().is_err());
+    /// assert!(store.lease("shop.cron").ttl(Duration::ZERO).check().is_err());
+    /// ```
+    pub fn check(&self) -> Result<(), LeaseError> {
+        self.name()?;
+        self.settings.check_for(&self.backend.info())?;
+        crate::check_note(self.note.as_deref())?;
+        Ok(())
+    }
+
     /// Whether its store answers a read of it, within the operation time-out.
     pub async fn is_readable(&self) -> bool {
         let Ok(name) = self.name.clone() else { return false };
@@ -288,9 +305,8 @@ impl Lease {
     }
 
     pub(crate) fn terms(&self, once: bool) -> Result<Terms, LeaseError> {
+        self.check()?;
         let name = self.name.clone()?;
-        self.settings.check_for(&self.backend.info())?;
-        crate::check_note(self.note.as_deref())?;
         let wish = Wish {
             name,
             owner: self.owner.clone(),

@@ -19,6 +19,9 @@ pub struct Cluster {
     pub ready: bool,
     /// If not, why.
     pub not_ready: Option<String>,
+    /// What somebody should look at although this node does its part.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// Who leads.
     pub leader: Option<String>,
     /// Who has been up for longest.

@@ -278,7 +278,7 @@ fn schemas() -> Value {
         "Cluster": object(&[
             ("version", &number), ("time_ms", &number), ("cluster", &text), ("id", &maybe),
             ("me", &maybe), ("name", &maybe), ("ready", &yes), ("not_ready", &maybe),
-            ("leader", &maybe), ("oldest", &maybe), ("converged", &yes),
+            ("warnings", &texts), ("leader", &maybe), ("oldest", &maybe), ("converged", &yes),
             ("nodes", &list(&reference("Node"))), ("unreachable", &list(&reference("Cut"))),
             ("downing", &reference("Downing")), ("demo", &json!({"type": ["object", "null"]})),
         ]),

@@ -120,6 +120,7 @@ impl ClusterSight {
             name: Some(self.name.clone()),
             ready: ready.is_ok(),
             not_ready: ready.err().map(|NotReady(why)| why),
+            warnings: Vec::new(),
             leader: view.leader().map(ToString::to_string),
             oldest: view.oldest(None).map(ToString::to_string),
             converged,

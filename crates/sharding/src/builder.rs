@@ -168,6 +168,10 @@ impl Builder {
             return Err(StartError::RememberedAlone);
         }
         let guards = if hosts { guards } else { Guards::default() };
+        if let Some(lease) = &guards.lease {
+            // A session was checked when it was made.
+            lease.check().map_err(|error| StartError::Lease(error.to_string()))?;
+        }
         let passivates = settings.passivate_after.is_some() || settings.entities_max.is_some();
         if remember.is_some() && passivates {
             return Err(StartError::RememberedAndPassivated);
@@ -193,6 +197,9 @@ pub enum StartError {
     /// Settings that cannot work.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// The coordinator's lease could never be held, and what to change.
+    #[error("the coordinator's lease cannot be held: {0}")]
+    Lease(String),
     /// It cannot be a name.
     #[error("a kind's name has 1 to 150 bytes, not {0}")]
     Kind(usize),

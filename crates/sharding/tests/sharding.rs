@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use kit::{All, LONG, Message, SHARDS, TTL, Where, World, placed, session_name, soon, until};
+use kit::{All, Cart, LONG, Message, SHARDS, TTL, Where, World, placed, session_name, soon, until};
 use tenure_cluster::messaging::AskError;
 use tenure_lease::KeptSession;
 use tenure_sharding::{Shardings as _, StartError, StopReason};
@@ -275,6 +275,16 @@ async fn what_cannot_work_is_said() {
     assert!(none.to_string().contains("shards 0"), "{none}");
     let alone = carts().shards(8).session(&world.session(0)).proxy::<Message>();
     assert_eq!(alone.unwrap_err(), StartError::SessionAlone);
+    for (lease, words) in [
+        (world.store.lease("shop_carts"), "shop_carts"),
+        (world.store.lease("shop.carts").ttl(Duration::from_millis(1)), "keeps ttls from 10ms"),
+    ] {
+        let book = world.book.clone();
+        let make = move |id: &str| Cart::new(&book, "never", id);
+        let error = carts().shards(8).lease(lease).start(make).unwrap_err();
+        assert!(matches!(error, StartError::Lease(_)), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
     let _first = world.host(world.carts(0), 0);
     assert!(world.carts(0).proxy::<Message>().is_ok(), "the same again");
     let other = world.carts(0).proxy::<u64>().unwrap_err();

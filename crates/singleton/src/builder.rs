@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tenure_cluster::messaging::{Message, ReceiverError};
 use tenure_cluster::{Cluster, Role};
-use tenure_lease::{KeptSession, Lease, LeaseError, Loss, Standby};
+use tenure_lease::{KeptSession, Lease, LeaseError, LeaseName, Loss, Standby};
 
 use crate::driver::{self, Work};
 use crate::{Actor, BoxError, Hosted, Placement, Proxy, Settings, SettingsError};
@@ -65,6 +65,16 @@ pub(crate) enum Guard {
 pub(crate) type Probe = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Guard {
+    /// Refuses a lease that could never be held.
+    fn check(&self) -> Result<(), StartError> {
+        let checked = match self {
+            Self::Lease(lease) => lease.check(),
+            // The session was checked when it was made.
+            Self::Attached(_, name) => LeaseName::new(name).map(drop).map_err(Into::into),
+        };
+        checked.map_err(|error| StartError::Lease(error.to_string()))
+    }
+
     pub(crate) fn standby(&self) -> Result<Standby, LeaseError> {
         match self {
             Self::Lease(lease) => lease.standby(),
@@ -153,6 +163,9 @@ impl Builder {
 
     fn host<M: Message>(self, work: Work) -> Result<Proxy<M>, StartError> {
         self.check()?;
+        if let Some(guard) = &self.guard {
+            guard.check()?;
+        }
         let Self { cluster, name, guard, settings } = self;
         let proxy = driver::proxy(cluster.clone(), name.clone(), settings.clone())?;
         driver::manage(cluster, name, guard, settings, work)?;
@@ -173,6 +186,9 @@ pub enum StartError {
     /// Settings that cannot work.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// The lease could never be held, and what to change.
+    #[error("the singleton's lease cannot be held: {0}")]
+    Lease(String),
     /// It cannot be a name.
     #[error("a singleton's name has 1 to 200 bytes, not {0}")]
     Name(usize),

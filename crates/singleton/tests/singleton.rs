@@ -523,6 +523,27 @@ async fn roles() {
     world.end().await;
 }
 
+/// A lease that could never be held is found when the singleton is started: it would never run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_cannot_work_is_refused_at_start() {
+    let world = World::new(1).await;
+    let book = Arc::<Book>::default();
+    let cron = || world.clusters[0].singleton("cron");
+    let session = world.store.lease("node-0").ttl(TTL).kept_session().unwrap();
+    for (builder, words) in [
+        (cron().lease(world.store.lease("app_cron")), "app_cron"),
+        (cron().lease(world.lease().ttl(Duration::from_millis(1))), "keeps ttls from 10ms"),
+        (cron().session(&session, "app_cron"), "app_cron"),
+    ] {
+        let error = builder.start(counter(&book, Duration::ZERO)).map(drop).unwrap_err();
+        assert!(matches!(error, StartError::Lease(_)), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    // Whoever only talks to it needs no lease.
+    assert!(cron().lease(world.store.lease("app_cron")).proxy::<Message>().is_ok());
+    world.end().await;
+}
+
 /// More than is allowed to wait is an error to the sender; a question that finds no host is not done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_waits_is_bounded() {

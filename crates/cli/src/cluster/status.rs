@@ -20,6 +20,9 @@ pub(crate) struct Status {
     /// Whether it can do its part now; if not, why.
     ready: bool,
     not_ready: Option<String>,
+    /// What somebody should look at although it does.
+    #[serde(default)]
+    warnings: Vec<String>,
     leader: Option<String>,
     oldest: Option<String>,
     /// Whether every member that is not down is known to see exactly this.
@@ -68,6 +71,7 @@ impl Status {
             name: name.into(),
             ready: false,
             not_ready: None,
+            warnings: Vec::new(),
             leader: view.leader().map(ToString::to_string),
             oldest: view.oldest(None).map(ToString::to_string),
             converged: !members.is_empty() && counted.all(|(node, _)| seen.contains(node)),
@@ -99,6 +103,7 @@ impl Status {
             name: told.name.clone().unwrap_or_default(),
             ready: told.ready,
             not_ready: told.not_ready.clone(),
+            warnings: told.warnings.clone(),
             leader: told.leader.clone(),
             oldest: told.oldest.clone(),
             converged: told.converged,
@@ -108,8 +113,9 @@ impl Status {
     }
 
     /// With what the node says of itself.
-    pub(crate) fn readiness(self, ready: Result<(), NotReady>) -> Self {
-        Self { ready: ready.is_ok(), not_ready: ready.err().map(|NotReady(why)| why), ..self }
+    pub(crate) fn readiness(self, ready: Result<(), NotReady>, warnings: &[String]) -> Self {
+        let (is_ready, not_ready) = (ready.is_ok(), ready.err().map(|NotReady(why)| why));
+        Self { ready: is_ready, not_ready, warnings: warnings.to_vec(), ..self }
     }
 
     /// Those whose part it is to have seen it, and who are not known to have.
@@ -134,6 +140,9 @@ impl fmt::Display for Status {
         match &self.not_ready {
             Some(why) => write!(f, "ready      no: {why}")?,
             None => write!(f, "ready      yes")?,
+        }
+        for warning in &self.warnings {
+            write!(f, "\nwarning    {warning}")?;
         }
         if self.members.is_empty() {
             return Ok(());

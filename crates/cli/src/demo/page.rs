@@ -177,6 +177,7 @@ impl Page {
             name: None,
             ready: true,
             not_ready: None,
+            warnings: Vec::new(),
             leader: view.and_then(|view| view.leader).map(|number| node(show, number)),
             oldest: view.and_then(|view| view.oldest).map(|number| node(show, number)),
             converged: view.is_some_and(|view| view.converged),

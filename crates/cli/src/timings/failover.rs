@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tenure_cluster::MembershipSettings;
 use tenure_cluster::downing::default_stable_after;
+use tenure_sharding::Setup;
 
 use super::millis;
 use crate::duration;
@@ -22,7 +23,8 @@ pub(super) struct ClusterArgs {
     /// For how long a view must be stable before the resolver decides [default: by --members]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     stable_after: Option<Duration>,
-    /// How long to wait after a removal, without a lease [default: as stable-after]
+    /// How long to wait after a removal, without a lease [default: that of singletons, and that of
+    /// shards]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     removal_margin: Option<Duration>,
 }
@@ -42,11 +44,14 @@ pub(super) struct InCluster {
     detection_ms: u64,
     stable_after_ms: u64,
     removal_ms: u64,
-    removal_margin_ms: u64,
+    singleton_margin_ms: u64,
+    shards_margin_ms: u64,
     /// The lease excludes, so its end and the notice that the member is gone are enough.
     with_lease_ms: u64,
-    /// Everything must be over: notice, decision, removal, margin.
-    without_lease_ms: u64,
+    /// Everything must be over: notice, decision, removal, and the margin of singletons.
+    singleton_without_lease_ms: u64,
+    /// The same with that of shards.
+    shards_without_lease_ms: u64,
     /// If detection is what takes longest.
     #[serde(skip_serializing_if = "Option::is_none")]
     warning: Option<String>,
@@ -59,7 +64,11 @@ impl InCluster {
         stable_after: Duration,
         removal_margin: Option<Duration>,
     ) -> Self {
-        let margin = removal_margin.unwrap_or(stable_after);
+        let singleton = tenure_singleton::Settings::default().removal_margin;
+        let shards = tenure_sharding::Settings::new(Setup::Gossip, 1).removal_margin;
+        let (singleton, shards) =
+            (removal_margin.unwrap_or(singleton), removal_margin.unwrap_or(shards));
+        let removed = detection + stable_after + REMOVAL;
         let warning = (detection > ttl).then(|| {
             format!(
                 "detection takes longer than the lease: max(ttl {ttl:?}, detection {detection:?}) \
@@ -71,9 +80,11 @@ impl InCluster {
             detection_ms: millis(detection),
             stable_after_ms: millis(stable_after),
             removal_ms: millis(REMOVAL),
-            removal_margin_ms: millis(margin),
+            singleton_margin_ms: millis(singleton),
+            shards_margin_ms: millis(shards),
             with_lease_ms: millis(ttl.max(detection)),
-            without_lease_ms: millis(detection + stable_after + REMOVAL + margin),
+            singleton_without_lease_ms: millis(removed + singleton),
+            shards_without_lease_ms: millis(removed + shards),
             warning,
         }
     }
@@ -82,19 +93,25 @@ impl InCluster {
 impl fmt::Display for InCluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |millis| format!("{:?}", Duration::from_millis(millis));
-        write!(
-            f,
-            "What a dead member of a cluster hosted starts elsewhere:\n  \
-             with a lease     {}, the longer of ttl {} and detection {}.\n  \
-             without one      {}: detection {} + stable after {} + removal {} + margin {}.",
-            shown(self.with_lease_ms),
-            shown(self.ttl_ms),
-            shown(self.detection_ms),
-            shown(self.without_lease_ms),
+        let removed = format!(
+            "detection {} + stable after {} + removal {}",
             shown(self.detection_ms),
             shown(self.stable_after_ms),
             shown(self.removal_ms),
-            shown(self.removal_margin_ms),
+        );
+        write!(
+            f,
+            "What a dead member of a cluster hosted starts elsewhere:\n  \
+             with a lease               {}, the longer of ttl {} and detection {}.\n  \
+             a singleton without one    {}: {removed} + removal_margin {}.\n  \
+             shards without one         {}: {removed} + removal_margin {}.",
+            shown(self.with_lease_ms),
+            shown(self.ttl_ms),
+            shown(self.detection_ms),
+            shown(self.singleton_without_lease_ms),
+            shown(self.singleton_margin_ms),
+            shown(self.shards_without_lease_ms),
+            shown(self.shards_margin_ms),
         )?;
         match &self.warning {
             Some(warning) => write!(f, "\n  warning: {warning}."),

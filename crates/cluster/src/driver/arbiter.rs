@@ -7,7 +7,8 @@ use tenure_lease::{Lease, LeaseError, Tenure};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::resolver::{Asked, Sighting};
+use crate::resolver::{Asked, RecordRead, Sighting};
+use crate::telemetry;
 use crate::view::Verdict;
 
 /// What the resolver wants.
@@ -21,7 +22,7 @@ pub(super) enum ArbiterOrder {
 /// What became of it.
 #[derive(Debug)]
 pub(super) enum ArbiterNews {
-    Read(Option<Sighting>),
+    Read(RecordRead),
     Answered(Asked),
     Lost,
 }
@@ -69,18 +70,29 @@ pub(super) async fn arbitrate(
     }
 }
 
-async fn read(lease: &Lease, patience: Duration) -> Option<Sighting> {
-    let name = lease.name().ok()?.as_str();
-    match timeout(patience, lease.store().inspect(name)).await {
-        Ok(Ok(Some(record))) => Some(Sighting::new(Some(record.token.term), &record.note)),
-        Ok(Ok(None)) => Some(Sighting::new(None, &[])),
+async fn read(lease: &Lease, patience: Duration) -> RecordRead {
+    let Ok(name) = lease.name() else { return RecordRead::Unknown };
+    let name = name.as_str();
+    let record = match timeout(patience, lease.store().inspect(name)).await {
+        Ok(Ok(record)) => record,
         Ok(Err(error)) => {
             tracing::warn!(lease = name, "the arbitration lease cannot be read: {error}");
-            None
+            return RecordRead::Unknown;
         }
         Err(_) => {
             tracing::warn!(lease = name, "no answer about the arbitration lease in {patience:?}");
-            None
+            return RecordRead::Unknown;
+        }
+    };
+    let sighting = match &record {
+        Some(record) => Sighting::new(Some(record.token.term), &record.note),
+        None => Sighting::new(None, &[]),
+    };
+    match sighting {
+        Ok(sighting) => RecordRead::Seen(sighting),
+        Err(error) => {
+            telemetry::verdict_unreadable();
+            RecordRead::Unreadable(error)
         }
     }
 }
@@ -93,22 +105,64 @@ async fn ask(
     expected: Option<Expected>,
     verdict: &Verdict,
 ) -> (Asked, Option<Tenure>) {
-    let note = serde_json::to_vec(verdict).unwrap_or_default(); // Nodes always serialise.
-    let mut lease = lease.clone().note(note);
+    let mut lease = lease.clone().note(verdict.to_note());
     if let Some(expected) = expected {
         lease = lease.expect(expected);
     }
-    let lost = match timeout(patience, lease.try_acquire()).await {
+    let asked = match timeout(patience, lease.try_acquire()).await {
         Ok(Ok(Some(tenure))) => return (Asked::Won, Some(tenure)),
-        Ok(Ok(None) | Err(LeaseError::Unexpected { .. })) => read(&lease, patience).await,
+        Ok(Ok(None) | Err(LeaseError::Unexpected { .. })) => match read(&lease, patience).await {
+            RecordRead::Seen(sighting) => Asked::Lost(sighting),
+            RecordRead::Unreadable(_) | RecordRead::Unknown => Asked::Unknown,
+        },
         Ok(Err(error)) => {
             tracing::warn!("the arbitration lease cannot be had: {error}");
-            None
+            Asked::Unknown
         }
         Err(_) => {
             tracing::warn!("the arbitration lease was not answered for in {patience:?}");
-            None
+            Asked::Unknown
         }
     };
-    (lost.map_or(Asked::Unknown, Asked::Lost), None)
+    (asked, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tenure_lease::{MemoryStore, Store};
+
+    use super::*;
+    use crate::view::Survivors;
+    use crate::{Incarnation, Node};
+
+    fn node(index: u64) -> Node {
+        let text = format!("shop-{index}.shop.default.svc.cluster.local:7400");
+        Node { address: text.parse().unwrap(), incarnation: Incarnation(index << 40) }
+    }
+
+    #[tokio::test]
+    async fn a_verdict_about_ten_thousand_members_can_be_written_and_read() {
+        let lease = Store::new(MemoryStore::default()).lease("shop.arbitration");
+        let survivors: Vec<Node> = (0..10_000).map(node).collect();
+        let survivors = Arc::new(Survivors::new(&survivors, []));
+        let verdict = Verdict { cluster: 7, generation: 3, survivors };
+        let (asked, tenure) = ask(&lease, Duration::from_secs(5), None, &verdict).await;
+        assert_eq!(asked, Asked::Won);
+        let read = read(&lease, Duration::from_secs(5)).await;
+        assert!(matches!(read, RecordRead::Seen(sighting) if sighting.verdict == verdict));
+        drop(tenure);
+    }
+
+    /// What a newer version may have written.
+    #[tokio::test]
+    async fn a_verdict_that_cannot_be_read_is_no_empty_record() {
+        let newer = br#"{"format":2,"cluster":7,"generation":9,"who":"..."}"#.to_vec();
+        let store = Store::new(MemoryStore::default());
+        let lease = store.lease("shop.arbitration").note(newer);
+        lease.acquire().await.unwrap().release().await;
+        let read = read(&lease, Duration::from_secs(5)).await;
+        assert!(matches!(read, RecordRead::Unreadable(_)), "{read:?}");
+    }
 }

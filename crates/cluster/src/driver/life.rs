@@ -5,17 +5,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tenure_lease::{Lease, Moment};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 
 use super::arbiter::{ArbiterNews, ArbiterOrder, arbitrate};
 use super::discover::Discoverer;
 use super::formation::{LeaseNews, LeaseOrder, tend, tied_to_loop};
 use super::outside::Outside;
+use super::warnings::Warnings;
 use super::{Command, Driver, Proof, entropy};
 use crate::downing::Strategy;
 use crate::formation::{Formation, FormationEffect};
 use crate::membership::{Effect, Ending, Membership};
 use crate::message::{Control, decode, encode};
-use crate::resolver::{Asked, Resolver, ResolverEffect};
+use crate::resolver::{Asked, RecordRead, Resolver, ResolverEffect};
 use crate::transport::{self, Direction, Down, Lane, Transport};
 use crate::view::{Digest, Role, Status, Verdict};
 use crate::{Node, telemetry};
@@ -38,6 +40,7 @@ struct Life<'a> {
     hand_over: mpsc::Sender<()>,
     discoverer: Discoverer,
     outside: Outside,
+    warnings: Warnings,
     published: Option<(Digest, bool, usize)>,
     /// Members that are gone, and with whom nobody should begin to talk any more.
     removed: Vec<Node>,
@@ -88,7 +91,7 @@ impl Driver {
             }
             _ => None,
         };
-        let discoverer = Discoverer::new(settings.discover.clone());
+        let discoverer = Discoverer::new(&settings.discover, &settings.discover_with);
         let Bound { transport, mut events } = bound;
         let mut proof = Some(self.proof.clone());
         let (hand_over, mut handed_over) = mpsc::channel(1);
@@ -105,6 +108,7 @@ impl Driver {
             hand_over,
             discoverer,
             outside: Outside::default(),
+            warnings: Warnings::default(),
             published: None,
             removed: Vec::new(),
             ended: None,
@@ -231,11 +235,9 @@ impl Life<'_> {
                 let _ = self.driver.events.send(event); // Nobody need listen.
             }
             Effect::HandOver => {
-                let (hooks, done) = (self.driver.hooks.clone(), self.hand_over.clone());
-                self.driver.data.spawn(async move {
-                    hooks.run().await;
-                    let _ = done.send(()).await; // Whoever has ended meanwhile needs no word.
-                });
+                let hooks = self.driver.data.spawn(self.driver.hooks.clone().run());
+                let limit = self.driver.settings.membership.hand_over_timeout;
+                tokio::spawn(hand_over(hooks, limit, self.hand_over.clone()));
             }
             Effect::End(ending) => self.ended = Some(ending),
         }
@@ -275,7 +277,8 @@ impl Life<'_> {
             }
             ResolverEffect::Adopt { verdict, reason } => {
                 let Verdict { generation, survivors, .. } = &verdict;
-                tracing::warn!(%node, generation, ?survivors, "downing: {reason}");
+                let count = survivors.len();
+                tracing::warn!(%node, generation, survivors = count, "downing: {reason}");
                 let members = self.membership.view().into_iter().flat_map(|view| view.members());
                 let losers = members.filter(|(node, member)| {
                     member.status < Status::Down && !survivors.contains(*node)
@@ -312,7 +315,15 @@ impl Life<'_> {
         let Some(resolver) = &mut self.resolver else { return };
         let now = Moment::now();
         match news {
-            ArbiterNews::Read(sighting) => resolver.read(sighting, now),
+            ArbiterNews::Read(read) => {
+                self.warnings.unreadable_verdict = match &read {
+                    RecordRead::Unreadable(error) => Some(error.to_string()),
+                    RecordRead::Seen(_) => None,
+                    // It says what it said.
+                    RecordRead::Unknown => self.warnings.unreadable_verdict.take(),
+                };
+                resolver.read(read, now);
+            }
             ArbiterNews::Lost => resolver.lease_lost(),
             ArbiterNews::Answered(asked) => {
                 telemetry::asked(match &asked {
@@ -440,6 +451,10 @@ impl Life<'_> {
         let up = own.is_some_and(|status| (Status::Up..Status::Down).contains(&status));
         // Those who have seen a view only become more while the view stays the same.
         let seen = self.membership.seen();
+        let (now, strategy) = (Moment::now(), self.driver.settings.downing.as_ref());
+        if let Some(warnings) = self.warnings.look(now, view, strategy, &self.transport) {
+            self.driver.state.send_modify(|state| state.warnings = warnings);
+        }
         let news = (view.digest(), up, seen.len());
         if self.published != Some(news) {
             let same = self.published.is_some_and(|(digest, ..)| digest == view.digest());
@@ -454,6 +469,19 @@ impl Life<'_> {
             });
         }
     }
+}
+
+/// Waits until everything that this node hosts has been handed over, but not for ever.
+async fn hand_over(hooks: JoinHandle<()>, limit: Duration, done: mpsc::Sender<()>) {
+    match tokio::time::timeout(limit, hooks).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!("what is done before leaving failed: {error}"),
+        Err(_) => tracing::error!(
+            "what is done before leaving has not ended within membership.hand_over_timeout \
+             {limit:?}: this node leaves without it"
+        ),
+    }
+    let _ = done.send(()).await; // Whoever has ended meanwhile needs no word.
 }
 
 /// Waits until a store has refused this node's leases for good; it is said once.

@@ -41,10 +41,12 @@ mod outdated;
 mod renew;
 mod silence;
 mod socket;
+mod stuck;
 #[cfg(feature = "switch")]
 mod switch;
 
 pub use data::DataLane;
+pub use stuck::StuckLane;
 #[cfg(feature = "switch")]
 pub use switch::Switch;
 
@@ -233,6 +235,16 @@ impl Transport {
         if let Some(link) = lock(&self.shared.control).remove(address) {
             link.stop();
         }
+    }
+
+    /// Lanes that have had something to send for twice `silence_max`, and on which nothing has got
+    /// through in that time.
+    pub fn stuck_lanes(&self) -> Vec<StuckLane> {
+        let after = self.shared.settings.silence_max * 2;
+        let mut stuck: Vec<StuckLane> =
+            lock(&self.shared.data).values().filter_map(|link| link.stuck(after)).collect();
+        stuck.extend(lock(&self.shared.control).values().filter_map(|link| link.stuck(after)));
+        stuck
     }
 
     /// Takes no more messages, sends those that wait and learns of their arrival, for at most

@@ -41,8 +41,14 @@ pub(super) fn of_row(observer: &Node, row: &Row) -> u128 {
 }
 
 pub(super) fn of_verdict(verdict: &Verdict) -> u128 {
-    let mix = Mix::new(VERDICT).number(verdict.generation);
-    verdict.survivors.iter().fold(mix, Mix::node).finish()
+    let survivors = &verdict.survivors;
+    let mix = Mix::new(VERDICT).number(verdict.generation).number(survivors.salt().into());
+    mix.bytes(survivors.to_bytes()).finish()
+}
+
+/// Of one survivor of a verdict, to be known by.
+pub(super) fn of_survivor(salt: u32, node: &Node) -> u128 {
+    Mix::new(SURVIVOR).number(salt.into()).node(node).finish()
 }
 
 pub(super) fn of_highest_up(highest_up: u64) -> u128 {
@@ -89,14 +95,18 @@ impl Mix {
     }
 
     fn node(mut self, node: &Node) -> Self {
-        let text = node.address.as_str().as_bytes();
-        self = self.number(text.len() as u64);
-        for chunk in text.chunks(8) {
+        self = self.bytes(node.address.as_str().as_bytes());
+        self.number(node.incarnation.0)
+    }
+
+    fn bytes(mut self, bytes: &[u8]) -> Self {
+        self = self.number(bytes.len() as u64);
+        for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
             self = self.number(u64::from_le_bytes(word));
         }
-        self.number(node.incarnation.0)
+        self
     }
 
     fn finish(self) -> u128 {
@@ -115,6 +125,7 @@ fn fold(a: u64, b: u64) -> u64 {
 const CLUSTER: u64 = 0x636c_7573_7465_7200;
 const MEMBER: u64 = 0x6d65_6d62_6572_0000;
 const VERDICT: u64 = 0x7665_7264_6963_7400;
+const SURVIVOR: u64 = 0x7375_7276_6976_6572;
 const HIGHEST: u64 = 0x6869_6768_6573_7400;
 const SKIPPED: u64 = 0x736b_6970_7065_6400;
 const ASKED: u64 = 0x6173_6b65_6400_0000;

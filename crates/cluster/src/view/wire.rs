@@ -116,8 +116,7 @@ mod tests {
             let verdict = Verdict { cluster: 1, generation: number, survivors: Arc::default() };
             decided.set_verdict(verdict.clone());
             assert_eq!(read(&decided), good);
-            let note = serde_json::to_vec(&verdict).unwrap();
-            assert_eq!(serde_json::from_slice::<Verdict>(&note).is_ok(), good);
+            assert_eq!(Verdict::parse_note(&verdict.to_note()).is_ok(), good);
         }
     }
 }

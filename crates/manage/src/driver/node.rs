@@ -108,7 +108,9 @@ impl Watcher {
         let (cluster, now) = (&self.node.cluster, now());
         let (view, seen) = cluster.seen();
         let me = cluster.me();
-        self.board.set_cluster(self.sight.look(now.ms, &me, &view, &seen, cluster.ready()));
+        let looked = self.sight.look(now.ms, &me, &view, &seen, cluster.ready());
+        let warnings = cluster.warnings().to_vec();
+        self.board.set_cluster(document::Cluster { warnings, ..looked });
         let mut singletons: Vec<_> =
             self.node.singletons.iter().map(|it| it.look(now.ms)).collect();
         self.hosts.resize(singletons.len(), None);

@@ -213,7 +213,7 @@ ask!(Where, (String, Token));
 ask!(All, Vec<u64>);
 
 impl Cart {
-    fn new(book: &Arc<Book>, node: &str, id: &str) -> Self {
+    pub(crate) fn new(book: &Arc<Book>, node: &str, id: &str) -> Self {
         Self { book: book.clone(), node: node.to_owned(), id: id.to_owned() }
     }
 }

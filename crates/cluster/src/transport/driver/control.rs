@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 use super::greet::{Greeted, dial};
 use super::link::GOODBYE;
 use super::socket::{self, Stream};
+use super::stuck::{Progress, StuckLane};
 use super::{Established, Failures, Flag, Shared, lock, random};
 use crate::transport::backoff::Backoff;
 use crate::transport::control_queue::ControlQueue;
@@ -27,6 +28,7 @@ pub(super) struct ControlLink {
     unproven: AtomicBool,
     filled: Notify,
     stop: Flag,
+    progress: Progress,
 }
 
 impl ControlLink {
@@ -38,7 +40,13 @@ impl ControlLink {
             unproven: AtomicBool::new(false),
             filled: Notify::new(),
             stop: Flag::new(),
+            progress: Progress::default(),
         }
+    }
+
+    /// Whether it could not be opened for this long.
+    pub(super) fn stuck(&self, after: Duration) -> Option<StuckLane> {
+        self.progress.stuck(after, &self.address, Lane::Control)
     }
 
     pub(super) fn push(&self, now: Moment, only_to: Option<Incarnation>, frame: Bytes) {
@@ -98,8 +106,14 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<ControlLink>) {
             Some(None) | None => return,
         };
         match dialed {
-            Err(refusal) => failures.add(shared, &link.address, refusal).await,
+            Err(refusal) => {
+                // Frames that wait too long are dropped, so that it is not always wanted.
+                link.progress.begin();
+                link.progress.opened(Some(refusal.clone()));
+                failures.add(shared, &link.address, refusal).await;
+            }
             Ok(Greeted { peer, .. }) if peer.node.address != link.address => {
+                link.progress.end();
                 let (dropped, expected) = lock(&link.queue).discard();
                 telemetry::control_dropped("other_node", dropped);
                 let (dialed, actual) = (link.address.clone(), peer.node.clone());
@@ -107,6 +121,7 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<ControlLink>) {
             }
             Ok(Greeted { mut stream, peer, shown }) => {
                 failures.clear();
+                link.progress.end();
                 let (lane, direction) = (Lane::Control, Direction::Outgoing);
                 let established = Established::new(shared, peer, shown, lane, direction).await;
                 let since = Moment::now();

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::greet::{Greeted, dial};
 use super::socket::{self, Stream};
+use super::stuck::{Progress, StuckLane};
 use super::{Established, Failures, Flag, Shared, random};
 use crate::Node;
 use crate::transport::backoff::Backoff;
@@ -63,12 +64,19 @@ pub(super) struct DataLink {
     outbox: Outbox,
     stop: Flag,
     ended: Flag,
+    progress: Progress,
 }
 
 impl DataLink {
     pub(super) fn new(node: Node, settings: &TransportSettings) -> Self {
         let outbox = Outbox::new(settings.data_buffer, settings.data_frame_max);
-        Self { node, outbox, stop: Flag::new(), ended: Flag::new() }
+        let (stop, ended, progress) = (Flag::new(), Flag::new(), Progress::default());
+        Self { node, outbox, stop, ended, progress }
+    }
+
+    /// Whether messages have waited for this long without any of them arriving.
+    pub(super) fn stuck(&self, after: Duration) -> Option<StuckLane> {
+        self.progress.stuck(after, &self.node.address, Lane::Data)
     }
 
     /// Takes no more messages.
@@ -119,7 +127,7 @@ async fn keep_open(shared: &Shared, link: &DataLink) {
     let mut failures = Failures::new(Lane::Data);
     loop {
         let dialed = link.stop.unless(async {
-            match wanted(&link.outbox).await {
+            match wanted(link).await {
                 true => Some(dial(shared, &link.node.address, Lane::Data).await),
                 false => None,
             }
@@ -128,7 +136,10 @@ async fn keep_open(shared: &Shared, link: &DataLink) {
             return;
         };
         match dialed {
-            Err(refusal) => failures.add(shared, &link.node.address, refusal).await,
+            Err(refusal) => {
+                link.progress.opened(Some(refusal.clone()));
+                failures.add(shared, &link.node.address, refusal).await;
+            }
             Ok(Greeted { peer, .. }) if peer.node != link.node => {
                 let Node { address, incarnation } = link.node.clone();
                 let (dialed, expected) = (address.clone(), Some(incarnation));
@@ -141,10 +152,11 @@ async fn keep_open(shared: &Shared, link: &DataLink) {
             }
             Ok(Greeted { mut stream, peer, shown }) => {
                 failures.clear();
+                link.progress.opened(None);
                 let (lane, direction) = (Lane::Data, Direction::Outgoing);
                 let established = Established::new(shared, peer, shown, lane, direction).await;
                 let (since, tally) = (Moment::now(), Tally::default());
-                let served = serve(&established, &link.outbox, &tally, &mut stream);
+                let served = serve(&established, link, &tally, &mut stream);
                 let why = link.stop.unless(served).await.unwrap_or(Down::Closed);
                 let unknown = tally.unknown();
                 telemetry::lost(unknown, 0);
@@ -163,11 +175,14 @@ async fn keep_open(shared: &Shared, link: &DataLink) {
 }
 
 /// Waits until there is something to send; false when there never will be.
-async fn wanted(outbox: &Outbox) -> bool {
+async fn wanted(link: &DataLink) -> bool {
+    let outbox = &link.outbox;
     loop {
         if !outbox.is_empty_or_park() {
+            link.progress.begin();
             return true;
         }
+        link.progress.end();
         if outbox.closed().is_some() {
             return false;
         }
@@ -192,7 +207,7 @@ impl Tally {
 
 async fn serve(
     established: &Established<'_>,
-    outbox: &Outbox,
+    link: &DataLink,
     tally: &Tally,
     stream: &mut Stream,
 ) -> Down {
@@ -204,8 +219,8 @@ async fn serve(
     let (retire_in, retiring) = watch::channel(None);
     // All go on at the same time: reports must be read while a write waits.
     tokio::select! {
-        why = send(established, outbox, tally, write, retiring) => why,
-        why = hear(tally, read) => why,
+        why = send(established, link, tally, write, retiring) => why,
+        why = hear(link, tally, read) => why,
         why = retire(established, retire_in) => why,
         () = silence.noticed() => Down::Cut("nothing was heard of the peer any more".into()),
     }
@@ -233,11 +248,12 @@ async fn retire(established: &Established<'_>, retiring: watch::Sender<Option<Do
 /// Writes what is in the outbox, until there is a reason not to.
 async fn send(
     established: &Established<'_>,
-    outbox: &Outbox,
+    link: &DataLink,
     tally: &Tally,
     mut write: WriteHalf<&mut Stream>,
     mut retiring: watch::Receiver<Option<Down>>,
 ) -> Down {
+    let outbox = &link.outbox;
     let idle_timeout = established.shared.settings.idle_timeout;
     let mut idle = Box::pin(sleep(idle_timeout));
     let mut used = false;
@@ -247,6 +263,7 @@ async fn send(
             && let Some(segment) = outbox.take()
         {
             used = true;
+            link.progress.begin();
             let segment = Taken { outbox, segment };
             tally.sent.fetch_add(segment.segment.frames, Relaxed);
             if let Err(error) = write.write_all(&segment.segment.bytes).await {
@@ -292,7 +309,7 @@ impl Drop for Taken<'_> {
 }
 
 /// Reads how many messages have arrived.
-async fn hear(tally: &Tally, mut read: ReadHalf<&mut Stream>) -> Down {
+async fn hear(link: &DataLink, tally: &Tally, mut read: ReadHalf<&mut Stream>) -> Down {
     let mut bytes = BytesMut::with_capacity(64);
     loop {
         match read.read_buf(&mut bytes).await {
@@ -312,7 +329,10 @@ async fn hear(tally: &Tally, mut read: ReadHalf<&mut Stream>) -> Down {
             tally.arrived.store(report.min(tally.sent.load(Relaxed)), Relaxed);
         }
         if tally.unknown() == 0 {
+            link.progress.end();
             tally.settled.notify_one();
+        } else {
+            link.progress.go_on();
         }
     }
 }

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use tenure_cluster::downing::Strategy;
-use tenure_cluster::resolver::{Asked, ResolverEffect, Sighting};
+use tenure_cluster::resolver::{Asked, RecordRead, ResolverEffect, Sighting};
 use tenure_cluster::view::Verdict;
-use tenure_lease::Moment;
 use tenure_lease::backend::Expected;
+use tenure_lease::{Moment, check_note};
 
 use super::Sim;
 use super::queue::What;
@@ -19,7 +19,8 @@ pub(super) struct Arbitration {
     term: Option<u64>,
     /// The process that holds it, and when it was last heard of.
     holder: Option<(u64, Moment)>,
-    verdict: Verdict,
+    /// What stands in the record, as it is written there.
+    note: Vec<u8>,
     /// How long the store takes for an answer, at most, each way.
     pub(super) delay: Duration,
 }
@@ -35,14 +36,13 @@ pub(super) enum Request {
 /// What the store answers.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
-    Read(Option<Sighting>),
+    Read(RecordRead),
     Asked(Asked),
 }
 
 impl Arbitration {
     fn sighting(&self) -> Sighting {
-        let expected = self.term.map_or(Expected::Absent, Expected::Term);
-        Sighting { expected, verdict: self.verdict.clone() }
+        Sighting::new(self.term, &self.note).expect("what was written can be read")
     }
 
     fn apply(
@@ -53,8 +53,13 @@ impl Arbitration {
         now: Moment,
     ) -> Option<Reply> {
         match request {
-            Request::Read => Some(Reply::Read(Some(self.sighting()))),
+            Request::Read => Some(Reply::Read(RecordRead::Seen(self.sighting()))),
             Request::Ask { expected, verdict } => {
+                let note = verdict.to_note();
+                if check_note(Some(&note)).is_err() {
+                    // As every store refuses it, and a driver says that it does not know.
+                    return Some(Reply::Asked(Asked::Unknown));
+                }
                 let free = self
                     .holder
                     .is_none_or(|(holder, seen)| holder == process || now.since(seen) >= ttl);
@@ -63,7 +68,7 @@ impl Arbitration {
                 }
                 self.term = Some(self.term.unwrap_or(1000) + 1);
                 self.holder = Some((process, now));
-                self.verdict = verdict;
+                self.note = note;
                 Some(Reply::Asked(Asked::Won))
             }
             Request::Release => {
@@ -151,7 +156,7 @@ impl Sim {
         };
         // Whoever asks gives up by itself; a reply that comes later finds nobody.
         let unknown = match &request {
-            Request::Read => Some(Reply::Read(None)),
+            Request::Read => Some(Reply::Read(RecordRead::Unknown)),
             Request::Ask { .. } => Some(Reply::Asked(Asked::Unknown)),
             Request::Release => None,
         };
@@ -206,7 +211,7 @@ impl Sim {
         let local = one.clock.read(self.now);
         let Some(resolver) = &mut one.resolver else { return };
         match reply {
-            Reply::Read(sighting) => resolver.read(sighting, local),
+            Reply::Read(read) => resolver.read(read, local),
             Reply::Asked(asked) => {
                 one.arbitrates = asked == Asked::Won;
                 let effects = resolver.answered(asked, &one.membership, local);
@@ -220,11 +225,12 @@ impl Sim {
 
     /// What the record of the resolver's lease says.
     pub(super) fn show_verdict(&self) -> String {
-        let Verdict { generation, survivors, .. } = &self.arbitration.verdict;
-        if *generation == 0 {
+        let Verdict { generation, survivors, .. } = self.arbitration.sighting().verdict;
+        if generation == 0 {
             return "no verdict".into();
         }
-        let survivors: Vec<String> = survivors.iter().map(|node| self.name(node)).collect();
+        let nodes = self.truth.nodes().filter(|node| survivors.contains(node));
+        let survivors: Vec<String> = nodes.map(|node| self.name(node)).collect();
         let held = match self.arbiter() {
             Some(place) => format!("held by n{place}"),
             None => "held by nobody who runs".into(),

@@ -46,6 +46,11 @@ impl Truth {
         *generation += 1;
     }
 
+    /// Every incarnation that there ever was.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.facts.keys()
+    }
+
     pub(super) fn of(&self, node: &Node) -> Facts {
         self.facts.get(node).cloned().unwrap_or_default()
     }

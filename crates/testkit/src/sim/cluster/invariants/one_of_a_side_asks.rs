@@ -14,8 +14,11 @@ pub(super) struct Memory(HashMap<Digest, Vec<(Node, Verdict)>>);
 impl Memory {
     pub(super) fn check(&mut self, node: &Node, view: &View, verdict: &Verdict) -> Option<String> {
         let asked = self.0.entry(view.digest()).or_default();
+        let both = |theirs: &Verdict, member: &Node| {
+            theirs.survivors.contains(member) && verdict.survivors.contains(member)
+        };
         let is_rival = |(other, theirs): &&(Node, Verdict)| {
-            other != node && !theirs.survivors.is_disjoint(&verdict.survivors)
+            other != node && view.members().any(|(member, _)| both(theirs, member))
         };
         let rival = asked.iter().find(is_rival).map(|(other, _)| other);
         let found = rival.map(|other| format!("{other} and {node} ask, and believe the same"));
