@@ -126,7 +126,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
         }
     };
     match target.ask(&request)? {
-        Answer::Status(status) => output::print(&status, target.json)?,
+        Answer::Status(status) => output::print(&*status, target.json)?,
         Answer::Changed(changed) => output::print(&changed, target.json)?,
         Answer::Refused(why) => return Err(Failure::usage(why)),
     }

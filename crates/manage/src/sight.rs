@@ -144,7 +144,7 @@ impl ClusterSight {
         let down: Vec<&Node> = view
             .members()
             .filter(|(node, member)| {
-                member.status == Status::Down && !verdict.survivors.contains(*node)
+                member.status == Status::Down && !verdict.survivors.contains(node)
             })
             .map(|(node, _)| node)
             .collect();

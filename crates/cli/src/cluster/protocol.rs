@@ -22,7 +22,7 @@ pub(crate) enum Request {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    Status(Status),
+    Status(Box<Status>),
     Changed(Changed),
     /// Why not.
     Refused(String),

@@ -39,7 +39,7 @@ impl Remote {
         match request {
             Request::Status => {
                 let told: document::Cluster = understood(self.get("/api/cluster")?)?;
-                Ok(Answer::Status(Status::told(&told)))
+                Ok(Answer::Status(Box::new(Status::told(&told))))
             }
             Request::Leave { node } => {
                 self.change("/api/leave", &json!({"node": node}), Change::Leaving)

@@ -142,7 +142,7 @@ impl About {
                 let (view, seen) = cluster.seen();
                 let me = cluster.me();
                 let status = Status::new(&self.cluster_name, &self.name, &me, &view, &seen);
-                Answer::Status(status.readiness(cluster.ready(), &cluster.warnings()))
+                Answer::Status(Box::new(status.readiness(cluster.ready(), &cluster.warnings())))
             }
             Request::Leave { node: None } => {
                 let leaver = cluster.clone();

@@ -281,7 +281,7 @@ impl Life<'_> {
                 tracing::warn!(%node, generation, survivors = count, "downing: {reason}");
                 let members = self.membership.view().into_iter().flat_map(|view| view.members());
                 let losers = members.filter(|(node, member)| {
-                    member.status < Status::Down && !survivors.contains(*node)
+                    member.status < Status::Down && !survivors.contains(node)
                 });
                 self.decided(losers.map(|(node, _)| node.clone()).collect(), reason);
                 self.membership.adopt(&verdict, now);

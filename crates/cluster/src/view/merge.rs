@@ -105,7 +105,7 @@ impl View {
         let is_loser = |(node, member): &(&Node, &Member)| {
             member.status < Status::Down
                 && !other.members.contains_key(*node)
-                && !other.verdict.survivors.contains(*node)
+                && !other.verdict.survivors.contains(node)
         };
         let losers: Vec<(Node, Member)> = self
             .members

@@ -95,7 +95,7 @@ impl View {
             .members
             .iter()
             .filter(|(node, member)| {
-                member.status < Status::Down && !verdict.survivors.contains(*node)
+                member.status < Status::Down && !verdict.survivors.contains(node)
             })
             .map(|(node, member)| (node.clone(), member.clone()))
             .collect();

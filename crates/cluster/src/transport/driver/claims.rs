@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn an_address_has_one_name_until_another_is_found_there() {
         let mut claims = Claims::default();
-        let mut admit = |claims: &mut Claims, name| claims.admit(&address(1), name, None, 9);
+        let admit = |claims: &mut Claims, name| claims.admit(&address(1), name, None, 9);
         admit(&mut claims, "one").unwrap();
         assert!(!claims.is_proven(&address(1), "one"), "it only says so");
         let error = admit(&mut claims, "two").unwrap_err().to_string();
