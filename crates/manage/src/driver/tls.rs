@@ -57,10 +57,11 @@ pub(super) fn pair(
     certificate: &Path,
     key: &Path,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), ManageError> {
+    let chain = certificates(certificate)?;
     let bad = |why: String| ManageError::Certificate { path: key.into(), why };
     let pem = fs::read(key).map_err(|error| bad(error.to_string()))?;
-    let parsed = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| bad(error.to_string()))?;
-    Ok((certificates(certificate)?, parsed))
+    let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| bad(error.to_string()))?;
+    Ok((chain, key))
 }
 
 pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ManageError> {
