@@ -11,11 +11,11 @@ const RULES: [(Rule, u64); 10] = [
     (Rule::WholeRosterFirst, 569),
     (Rule::TokensMustBeAbove, 23),
     (Rule::OnlySessionsFree, 0),
-    (Rule::AnswersNameTheAllocation, 96),
+    (Rule::AnswersNameTheAllocation, 494),
     (Rule::FenceWithTheShardsToken, 0),
     (Rule::OnlyWithTheLease, 0),
     (Rule::DirectivesNameTheSession, 35),
-    (Rule::RosterBeforeDirective, 24),
+    (Rule::RosterBeforeDirective, 822),
     (Rule::OnlyTheRegisteredIsObeyed, 18),
 ];
 
