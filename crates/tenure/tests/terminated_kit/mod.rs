@@ -148,8 +148,9 @@ pub(crate) fn judge(example: &Example, store: &str, mut took: Vec<Duration>) {
         took.len()
     );
     assert!(median <= HAND_OVER, "{}: {took:?}", example.name);
-    // A crash would take 4 s on `file:` and a ttl elsewhere.
-    assert!(longest < Duration::from_secs(2), "{}: {took:?}", example.name);
+    // A crash would take 4 s on `file:` and a ttl elsewhere. Shards that are still moving when their node
+    // is told to end are waited for, for 2 s at most (`patience`).
+    assert!(longest < Duration::from_millis(3_500), "{}: {took:?}", example.name);
 }
 
 /// A stop that takes no time, and a hand-over.
