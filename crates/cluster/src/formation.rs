@@ -23,6 +23,8 @@
 //! If members do live, and neither they reach the store nor the candidate them, two clusters come
 //! to be, with different ids. A leader that finds another id than its own in the note therefore
 //! looks for that cluster's members, and when the two meet, the one with the lower id gives way.
+//! Until they have met, every note that a leader writes says where to find the other cluster:
+//! leaders change, and a node believes that a newer cluster exists only where it looked for one.
 //!
 //! While the store is away, the cluster lives on, and nobody forms another.
 //!
@@ -323,7 +325,8 @@ impl Formation {
     fn form(&mut self, term: u64, own: &Address, effects: &mut Vec<FormationEffect>) {
         self.look_at = None;
         let contacts = vec![own.clone()];
-        let note = FormationNote { cluster: term, contacts, member: Some(term), next: None };
+        let (member, next, other) = (Some(term), None, Vec::new());
+        let note = FormationNote { cluster: term, contacts, member, next, other };
         if self.note.as_ref() == Some(&note) {
             effects.push(FormationEffect::Form(term));
         } else {
@@ -357,7 +360,7 @@ impl Formation {
             // What stands there may name a newer cluster.
             (Some(_), Some(_)) if self.unreadable => self.withdraw(effects),
             (Some(term), Some(next)) => {
-                let note = noted(term, view, Some(next));
+                let note = self.noted(term, view, Some(next));
                 match self.note.as_ref() == Some(&note) {
                     true => self.withdraw(effects),
                     false => self.write(note, effects),
@@ -368,7 +371,7 @@ impl Formation {
                 match held {
                     None => self.contend(effects),
                     Some(_) if self.unreadable => {}
-                    Some(term) => self.write(noted(term, view, None), effects),
+                    Some(term) => self.write(self.noted(term, view, None), effects),
                 }
             }
         }
@@ -376,11 +379,35 @@ impl Formation {
 
     /// Looks for the members of another cluster than this node's, if the note names one.
     fn meet_noted(&mut self, cluster: u64, effects: &mut Vec<FormationEffect>) {
-        if std::mem::take(&mut self.unread)
-            && let Some(note) = &self.note
-            && note.cluster != cluster
-        {
-            effects.push(FormationEffect::Meet(note.contacts.clone()));
+        if std::mem::take(&mut self.unread) {
+            let other = self.other_than(cluster);
+            if !other.is_empty() {
+                effects.push(FormationEffect::Meet(other.to_vec()));
+            }
+        }
+    }
+
+    /// Where the note says that another cluster can be found.
+    fn other_than(&self, cluster: u64) -> &[Address] {
+        match &self.note {
+            Some(note) if note.cluster != cluster => &note.contacts,
+            Some(note) => &note.other,
+            None => &[],
+        }
+    }
+
+    /// What a member writes that holds the lease under this term, and hands it over to `next`.
+    fn noted(&self, term: u64, view: &View, next: Option<&Node>) -> FormationNote {
+        let is_up = |status| (Status::Up..=Status::Leaving).contains(&status);
+        let up = view.members().filter(|(_, member)| is_up(member.status));
+        let members: BTreeSet<&Address> = view.members().map(|(node, _)| &node.address).collect();
+        let other = self.other_than(view.cluster()).iter();
+        FormationNote {
+            cluster: view.cluster(),
+            contacts: up.map(|(node, _)| node.address.clone()).take(MOST_CONTACTS).collect(),
+            member: Some(term),
+            next: next.map(|node| node.address.clone()),
+            other: other.filter(|address| !members.contains(address)).cloned().collect(),
         }
     }
 
@@ -404,18 +431,6 @@ impl Formation {
             self.lost();
             effects.push(FormationEffect::Withdraw);
         }
-    }
-}
-
-/// What a member writes that holds the lease under this term, and hands it over to `next`.
-fn noted(term: u64, view: &View, next: Option<&Node>) -> FormationNote {
-    let is_up = |status| (Status::Up..=Status::Leaving).contains(&status);
-    let up = view.members().filter(|(_, member)| is_up(member.status));
-    FormationNote {
-        cluster: view.cluster(),
-        contacts: up.map(|(node, _)| node.address.clone()).take(MOST_CONTACTS).collect(),
-        member: Some(term),
-        next: next.map(|node| node.address.clone()),
     }
 }
 

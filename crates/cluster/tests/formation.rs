@@ -33,7 +33,7 @@ fn membership(name: &str) -> Membership {
 /// What a member of cluster 7 on `n0` wrote when it held the lease under this term.
 fn note(member: u64) -> FormationNote {
     let contacts = vec![address("n0"), address("n1")];
-    FormationNote { cluster: 7, contacts, member: Some(member), next: None }
+    FormationNote { cluster: 7, contacts, member: Some(member), next: None, other: Vec::new() }
 }
 
 fn sight(version: u64, term: u64, held: bool, note: FormationNote) -> FormationSight {
@@ -127,6 +127,7 @@ fn candidates_do_not_keep_each_other_waiting() {
         contacts: vec![address("n9")],
         member: Some(100),
         next: None,
+        other: Vec::new(),
     };
     assert_eq!(effects, [FormationEffect::WriteNote(own.clone())]);
     first.formation.wrote(own);
@@ -189,6 +190,54 @@ fn too_few_contact_points_form_nothing() {
     candidate.formation.discovered(vec![address("n9"), address("n1")]);
     assert!(candidate.poll(1.0).contains(&FormationEffect::Contend));
     assert_eq!(candidate.obstacle(1.0), None);
+}
+
+/// A leader that finds another cluster in the note replaces it, and says where that one was; the
+/// next leader looks for it there. It may have been paused, and nobody else would ever find it.
+#[test]
+fn where_another_cluster_was_goes_from_leader_to_leader() {
+    let mut leader = membership("n1");
+    leader.form(5, at(0.0));
+    let mut formation = Formation::by_lease(TTL, &MembershipSettings::default());
+    formation.won(8, Ok(Some(note(7))), at(1.0));
+    let effects = formation.poll(&leader, at(1.0));
+    let own = FormationNote {
+        cluster: 5,
+        contacts: vec![address("n1")],
+        member: Some(8),
+        next: None,
+        other: note(7).contacts.into_iter().filter(|it| *it != address("n1")).collect(),
+    };
+    assert!(!own.other.is_empty());
+    let (meet, write) =
+        (FormationEffect::Meet(note(7).contacts), FormationEffect::WriteNote(own.clone()));
+    assert_eq!(effects, [meet, write]);
+    formation.wrote(own.clone());
+
+    let mut next = Formation::by_lease(TTL, &MembershipSettings::default());
+    next.won(9, Ok(Some(own.clone())), at(2.0));
+    let effects = next.poll(&leader, at(2.0));
+    let written = FormationNote { member: Some(9), ..own.clone() };
+    let (meet, write) = (FormationEffect::Meet(own.other), FormationEffect::WriteNote(written));
+    assert_eq!(effects, [meet, write]);
+}
+
+/// Only one member was told to look for the other cluster: the others follow its word.
+#[test]
+fn a_member_that_gives_way_tells_the_others() {
+    let (mut leader, mut joiner) = (membership("n1"), membership("n0"));
+    leader.form(5, at(0.0));
+    joiner.join(vec![address("n1")], at(0.0));
+    exchange(&mut leader, &mut joiner, at(0.5));
+    assert_eq!(joiner.cluster(), Some(5));
+    leader.meet(&[address("n7")]);
+    let stranger = Node { address: address("n7"), incarnation: Incarnation(7) };
+    joiner.receive(&stranger, Control::Ping { cluster: 7 }, at(1.0));
+    assert!(!joiner.is_ended(), "it was not told to look there");
+    leader.receive(&stranger, Control::Ping { cluster: 7 }, at(1.0));
+    assert!(leader.is_ended());
+    deliver(&mut leader, &mut joiner, at(1.0));
+    assert!(joiner.is_ended());
 }
 
 /// A leader that a lower node takes over from says so in the note before it gives the lease back.

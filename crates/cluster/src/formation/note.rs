@@ -18,6 +18,10 @@ pub struct FormationNote {
     /// The leader that the lease is being handed over to. Others leave the lease alone meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Address>,
+    /// Where to find another cluster, which this note named before and which its writer has not met
+    /// yet. Kept from leader to leader, so that the two meet in the end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other: Vec<Address>,
 }
 
 impl FormationNote {

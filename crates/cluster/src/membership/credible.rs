@@ -4,7 +4,7 @@
 //! or begin one, count only of members and of those that this node was told to look for: otherwise
 //! one key that leaked could throw out every node, one frame each.
 
-use super::{Ending, Membership};
+use super::{Effect, Ending, Membership};
 use crate::Node;
 use crate::message::Control;
 
@@ -37,9 +37,15 @@ impl Membership {
         contacts.asked.contains(&node.address) || contacts.met.contains(&node.address)
     }
 
-    /// Somebody says that there is a newer cluster of the same name.
+    /// Somebody says that there is a newer cluster of the same name. The other members would not
+    /// believe it of somebody whom only this node was told to look for; so this node tells them.
     pub(super) fn give_way(&mut self, from: &Node, cluster: u64) {
         if self.is_member(from) || self.is_contact(from) {
+            let others = self.view().into_iter().flat_map(|view| view.members());
+            let others = others.map(|(node, _)| node).filter(|node| **node != self.me);
+            for node in others.cloned().collect::<Vec<_>>() {
+                self.effects.push(Effect::Send(node, Control::Ping { cluster }));
+            }
             self.end(Ending::OtherCluster(cluster));
         }
     }
