@@ -178,6 +178,12 @@ impl Membership {
         self.cluster_min = cluster;
     }
 
+    /// The formation lease's note names this cluster. A cluster is in the note before it is formed:
+    /// one that was said to be newer never was, or has gone, and an older one took the note back.
+    pub fn cluster_is_noted(&mut self, cluster: u64) {
+        self.cluster_min = self.cluster_min.min(cluster);
+    }
+
     /// Asks these for a cluster, until one of them lets this node in. May be called again with
     /// others.
     pub fn join(&mut self, contacts: Vec<Address>, now: Moment) {

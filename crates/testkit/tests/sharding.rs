@@ -46,7 +46,7 @@ fn a_seed_is_the_whole_schedule() {
 /// Each of these schedules has once shown a bug.
 #[test]
 fn seeds_that_once_failed() {
-    let sessions = [429, 1581, 3379, 3829, 4686].map(|seed| (Setup::Sessions, seed));
+    let sessions = [429, 1581, 3379, 3829, 4686, 20657].map(|seed| (Setup::Sessions, seed));
     let lease = [25, 8967].map(|seed| (Setup::Lease, seed));
     let gossip = [12, 1287, 1642, 5210, 5617, 7815].map(|seed| (Setup::Gossip, seed));
     for (setup, seed) in sessions.into_iter().chain(lease).chain(gossip) {

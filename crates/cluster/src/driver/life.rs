@@ -351,13 +351,8 @@ impl Life<'_> {
             LeaseNews::Wrote(note) => self.formation.wrote(note),
             LeaseNews::Lost => self.formation.lost(),
         }
-        // A cluster is in the note before it is formed: one that was said to be newer than the
-        // noted one never was.
-        if let Some(noted) = self.formation.noted_cluster()
-            && noted < self.driver.newest_cluster
-        {
-            self.driver.newest_cluster = noted;
-            self.membership.refuse_clusters_below(noted);
+        if let Some(noted) = self.formation.noted_cluster() {
+            self.membership.cluster_is_noted(noted);
         }
     }
 

@@ -157,6 +157,9 @@ impl Sim {
             let local = process.clock.read(self.now);
             process.cluster = process.membership.cluster().or(process.cluster);
             let effects: Vec<Effect> = process.membership.effects().collect();
+            if let Some(noted) = process.formation.noted_cluster() {
+                process.membership.cluster_is_noted(noted);
+            }
             let formation = process.formation.poll(&process.membership, local);
             let node = process.node.clone();
             let resolved = self.resolve(place, which, local);
