@@ -82,8 +82,13 @@ async fn a_restarted_peer_is_told_from_the_one_before() {
     lane.send_with(|out| out.push(1)).await.unwrap();
     one.transport.control(&old.address, Some(old.incarnation), vec![1]);
     assert_eq!(two.control_frame().await, [1]);
+    let mut incoming = two.data().await;
+    receive(&mut incoming).await;
     drop(two);
-    one.told(|event| matches!(event, Event::Down { .. }).then_some(())).await;
+    // Until then the next message would be sent to the old process.
+    let data_is_down =
+        |event| matches!(event, Event::Down { link, .. } if link.lane == Lane::Data).then_some(());
+    one.told(data_is_down).await;
 
     let mut again = kit.node_at("two", quick(), rebind(at).await, 2);
     lane.send_with(|out| out.push(2)).await.unwrap();
@@ -349,7 +354,9 @@ async fn a_forgotten_node_is_let_go() {
     lane.send_with(|out| out.push(1)).await.unwrap();
     assert!(one.transport.control(&two.node.address, None, vec![1]));
     two.control_frame().await;
-    receive(&mut two.data().await).await;
+    // Kept: a peer that wants no more messages closes the link itself.
+    let mut incoming = two.data().await;
+    receive(&mut incoming).await;
     one.transport.forget(&two.node);
     one.transport.forget_address(&two.node.address);
     for _ in 0..2 {
