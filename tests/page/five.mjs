@@ -11,6 +11,7 @@ const CONTROLS = ["cut", "heal", "kill", "pause", "leave", "restart", "store-awa
 
 export class Five {
   mock = new Mock();
+  warnings = [];
   #incarnation = 1;
   #token = 1763238;
   #nodes = [0, 1, 2, 3, 4, 5].map((number) => this.#fresh(number, number + 1));
@@ -148,7 +149,7 @@ export class Five {
     const up = this.#nodes.filter(({ status }) => status === "up");
     const holder = this.#nodes[this.#holder];
     this.mock.docs.cluster = {
-      cluster: "demo", id: "1763238500000001", me: null, name: null, ready: true, not_ready: null,
+      cluster: "demo", id: "1763238500000001", me: null, name: null, ready: true, not_ready: null, warnings: this.warnings,
       leader: up[0]?.node ?? null, oldest: up[0]?.node ?? null, converged: unreachable.length === 0,
       nodes: this.#nodes.map(({ number, state, ...node }) => node), unreachable,
       downing: { strategy: "lease-majority", last: this.#last },

@@ -62,8 +62,12 @@ test("a cut looks like two groups; the smaller is out, with the sentence why; he
   const [left, right] = await page.locator(".island rect").evaluateAll((all) => all.map((rect) => rect.getBoundingClientRect()));
   assert.ok(left.right < right.left || right.right < left.left || left.bottom < right.top || right.bottom < left.top, "they overlap");
   assert.notEqual(await page.locator(".cut").getAttribute("d"), "");
+  assert.equal(await page.locator("#warnings").isHidden(), true);
+  five.warnings = ["no member has the role workers"];
   five.settle();
   await until(page, "#summary", /3 up · 2 outside/);
+  await until(page, "#warnings", /no member has the role workers/);
+  five.warnings = [];
   assert.equal(await page.locator(".island.out").count(), 1);
   assert.equal(await page.locator(".node.outside").count(), 2);
   await until(page, "#decision", /2 of 5 members cannot be reached, and 3 are the majority.*down: node 1, node 2/);

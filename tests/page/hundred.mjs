@@ -39,7 +39,7 @@ export class Hundred {
     const unreachable = [];
     if (split) for (let i = 60; i < NODES; i++) for (let by = 0; by < 9; by++) unreachable.push({ from: node((i + by * 7) % 60), to: node(i) });
     this.mock.docs.cluster = {
-      cluster: "shop", id: "1763238500000001", me: node(0), name: "shop-0", ready: true, not_ready: null, leader: node(0),
+      cluster: "shop", id: "1763238500000001", me: node(0), name: "shop-0", ready: true, not_ready: null, warnings: [], leader: node(0),
       oldest: node(0), converged: !split, nodes: this.#nodes, unreachable,
       downing: { strategy: "lease-majority", last: null }, demo: null,
     };

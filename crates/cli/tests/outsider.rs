@@ -143,6 +143,27 @@ fn an_address_that_nobody_can_dial_forms_nothing_where_nodes_are_discovered() {
     rolling_restarts(nodes, &["a cluster lives that this node cannot reach"]);
 }
 
+#[test]
+fn another_major_forms_nothing() {
+    let _turn = alone();
+    let mut nodes = nodes("major", 125, false, |_, text| text);
+    nodes.inside[OUTSIDER] = speaks_another_major();
+    rolling_restarts(nodes, &["a cluster lives that this node cannot reach", "version"]);
+}
+
+#[test]
+fn another_major_forms_nothing_where_nodes_are_discovered() {
+    let _turn = alone();
+    let mut nodes = nodes("major-discover", 130, true, |_, text| text);
+    nodes.inside[OUTSIDER] = speaks_another_major();
+    rolling_restarts(nodes, &["a cluster lives that this node cannot reach", "version"]);
+}
+
+/// What the process is started by, so that it says so.
+fn speaks_another_major() -> Vec<String> {
+    ["env", "TENURE_PLANTED_MAJOR=2"].map(String::from).to_vec()
+}
+
 /// All members are killed with -9, the outsider too; whoever starts then forms a cluster.
 #[test]
 fn where_everybody_was_killed_a_cluster_forms_within_three_ttls() {

@@ -95,6 +95,8 @@ function drawHead(cluster, found) {
     cluster.name ? `this node is ${cluster.name}${cluster.ready ? "" : `, not ready: ${cluster.not_ready}`}` : null,
     cluster.id ? `id ${cluster.id}` : "in no cluster",
   ].filter(Boolean).join(" · "));
+  say($("warnings"), cluster.warnings.join(" "));
+  $("warnings").hidden = cluster.warnings.length === 0;
   const { strategy, last } = cluster.downing;
   say($("decision"), [
     strategy ? `Splits are settled by ${strategy}.` : "Nothing settles splits here but operators.",

@@ -126,7 +126,7 @@ async fn greet(
         node: local.node.clone(),
         lane,
     };
-    say(&mut stream, &Message::Hello(Version::OURS, hello)).await.map_err(refusal)?;
+    say(&mut stream, &Message::Hello(spoken(), hello)).await.map_err(refusal)?;
     let (version, Accepted { name, node, .. }) =
         judge_answer(listen(&mut stream).await?, local, &names)?;
     #[cfg(feature = "switch")]
@@ -176,7 +176,7 @@ pub(super) async fn answer(
                 name: local.name.clone(),
                 node: local.node.clone(),
             };
-            let answer = Message::Accepted(Version::OURS, accepted);
+            let answer = Message::Accepted(spoken(), accepted);
             say(&mut stream, &answer).await.map_err(refusal)?;
             let peer = Arc::new(Peer { node, name, version });
             Ok((Greeted { stream, peer, shown }, lane, admission))
@@ -186,7 +186,7 @@ pub(super) async fn answer(
                 shared.ask_for_proof(address);
             }
             // Its log is where somebody will look. If it does not listen, ours still has it.
-            let why = Message::Refused(Version::OURS, refused.to_string());
+            let why = Message::Refused(spoken(), refused.to_string());
             if say(&mut stream, &why).await.is_ok() {
                 let _ = stream.shutdown().await;
             }
@@ -277,4 +277,13 @@ mod tests {
         let alone = connect_any(&[hole], Instant::now() + SHARE_MIN).await;
         assert!(matches!(alone, Err(Refusal::Slow(_))), "{alone:?}");
     }
+}
+
+/// The version that this node says it speaks; a test makes processes that speak another.
+fn spoken() -> Version {
+    #[cfg(feature = "planted")]
+    if let Some(major) = std::env::var("TENURE_PLANTED_MAJOR").ok().and_then(|it| it.parse().ok()) {
+        return Version { major, ..Version::OURS };
+    }
+    Version::OURS
 }
