@@ -38,6 +38,7 @@ mod run;
 mod say;
 mod shard;
 mod start;
+mod strangers;
 mod turn;
 
 use std::future::poll_fn;
