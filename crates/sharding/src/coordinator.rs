@@ -328,6 +328,11 @@ impl Coordinator {
         self.candidate
     }
 
+    /// Whether it coordinates, or is one of the few that come next: only those look at the store.
+    pub fn comes_next(&self, now: Moment) -> bool {
+        self.candidate || self.members.is_among_first(OBSERVERS, now)
+    }
+
     /// Whether it may give orders: it is the candidate, and holds the lease.
     pub fn is_active(&self, now: Moment) -> bool {
         self.candidate && self.duty.is_some() && self.is_held(now)
@@ -535,7 +540,7 @@ impl Coordinator {
         }
         let (observed, taking_over) = match &self.duty {
             Some(duty) => (duty.sessions(), duty.suspects(&self.members, now)),
-            None if self.members.is_among_first(OBSERVERS, now) => {
+            None if self.comes_next(now) => {
                 let sessions = self.seen.iter().filter_map(|(host, _)| host.session.clone());
                 (sessions.collect(), BTreeSet::new())
             }

@@ -17,6 +17,7 @@ use super::crew::{Crew, Inlet, News};
 use super::guard::{Guard, Guarded, Guards};
 use super::handle::Shared;
 use super::letter::{Farewell, GuardedBy, Letter, SetupHere, board, farewells};
+use super::observer::Observer;
 use super::outbox::Outbox;
 use super::strangers::Strangers;
 use super::{Event, Parcel};
@@ -128,7 +129,7 @@ impl<M: Message> Control<M> {
         Self {
             region: Region::new(me.clone(), settings.clone(), hosts),
             coordinator: hosts.then(|| Coordinator::new(me.clone(), settings.clone())),
-            guard: Guard::new(guards.clone(), None, tell),
+            guard: Guard::new(guards.clone(), observer(&shared, &guards), None, tell),
             views: shared.cluster.views(),
             published: vec![Published::Slow; settings.shards as usize],
             life,
@@ -292,7 +293,8 @@ impl<M: Message> Control<M> {
         self.me = self.shared.cluster.me();
         self.region = Region::new(self.me.clone(), settings.clone(), hosts);
         self.coordinator = hosts.then(|| Coordinator::new(self.me.clone(), settings));
-        self.guard = Guard::new(self.guards.clone(), self.guard.last_session(), tell);
+        let observer = observer(&self.shared, &self.guards);
+        self.guard = Guard::new(self.guards.clone(), observer, self.guard.last_session(), tell);
         self.guarded = guarded;
         self.views = self.shared.cluster.views();
         (self.tenure, self.loss, self.elsewhere) = (None, None, false);
@@ -500,6 +502,10 @@ impl<M: Message> Control<M> {
         let strangers = self.strangers.next_wake();
         self.region.next_wake().min(coordinator).min(strangers).min(retry).min(self.traffic_at)
     }
+}
+
+fn observer<M>(shared: &Shared<M>, guards: &Guards) -> Option<Arc<Observer>> {
+    guards.lease.as_ref().map(|lease| Observer::of(&shared.cluster, lease))
 }
 
 fn set_up<M>(shared: &Shared<M>, guards: &Guards, hosts: bool) -> SetupHere {

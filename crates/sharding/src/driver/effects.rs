@@ -46,6 +46,7 @@ impl<M: Message> Control<M> {
                 }
                 orders.extend(coordinator.effects());
             }
+            self.guard.look(self.coordinator.as_ref().is_some_and(|it| it.comes_next(now)));
             let any = !orders.is_empty();
             orders.into_iter().for_each(|order| self.coordinate(order));
             let any = self.carry_out() || any;
