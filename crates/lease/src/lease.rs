@@ -12,7 +12,7 @@ use crate::driver::{
 use crate::keeper::Wish;
 use crate::record::{Owner, Record};
 use crate::tenure::Back;
-use crate::{LeaseError, LeaseName, Loss, NameError, Settings, Standby, Tenure, preflight};
+use crate::{LeaseError, LeaseName, Loss, Moment, NameError, Settings, Standby, Tenure, preflight};
 
 /// A store that keeps leases. Clones share it.
 ///
@@ -39,6 +39,7 @@ impl Store {
             note: None,
             expected: None,
             above: 0,
+            seen: None,
             liveness: None,
             watchdog: false,
         }
@@ -56,11 +57,19 @@ impl Store {
 
     /// The record of a lease as it is now; `None` if there is none.
     pub async fn inspect(&self, name: &str) -> Result<Option<Record>, LeaseError> {
-        let name = LeaseName::new(name)?;
-        let backend = Arc::clone(&self.backend);
-        let read = on_keeper(async move { backend.read(vec![name]).await });
-        let records = within(PATIENCE, read).await.ok_or_else(silence)??;
+        let records = self.inspect_all(&[LeaseName::new(name)?]).await?;
         Ok(records.into_iter().next().flatten())
+    }
+
+    /// The records of many leases as they are now, in the order of the names, in as few round trips as
+    /// the store can.
+    pub async fn inspect_all(
+        &self,
+        names: &[LeaseName],
+    ) -> Result<Vec<Option<Record>>, LeaseError> {
+        let (backend, names) = (Arc::clone(&self.backend), names.to_vec());
+        let read = on_keeper(async move { backend.read(names).await });
+        Ok(within(PATIENCE, read).await.ok_or_else(silence)??)
     }
 
     /// Proves, before it is needed, that acquire, renew and release will work for this lease:
@@ -85,6 +94,7 @@ pub struct Lease {
     pub(crate) note: Option<Vec<u8>>,
     pub(crate) expected: Option<Expected>,
     pub(crate) above: u64,
+    pub(crate) seen: Option<(Record, Moment)>,
     pub(crate) liveness: Option<Arc<Call>>,
     pub(crate) watchdog: bool,
 }
@@ -194,6 +204,13 @@ impl Lease {
     /// right by itself is returned.
     pub async fn acquire(&self) -> Result<Tenure, LeaseError> {
         self.begin(false, true)?.acquired().await
+    }
+
+    /// This is the record as it was read before, and it has had this version since then, at the latest.
+    /// Whoever waits for it to stand still for its ttl counts from there. It is taken only if it has that
+    /// version still.
+    pub fn seen(self, record: Record, since: Moment) -> Self {
+        Self { seen: Some((record, since)), ..self }
     }
 
     /// Observes the lease, and takes it only while it is [allowed](Standby::allow) to.
@@ -314,6 +331,7 @@ impl Lease {
             note: self.note.clone(),
             expected: self.expected,
             above: self.above,
+            seen: self.seen.clone(),
         };
         Ok(Terms {
             backend: Arc::clone(&self.backend),

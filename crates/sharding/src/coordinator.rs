@@ -16,8 +16,12 @@
 //!
 //! A shard is given away when its host has confirmed the stop of that very allocation, or when the
 //! host is *over*: its session was released or taken over. That a host is no member any more frees
-//! nothing. (Without sessions there is nothing else to go by: a host is over when it was removed and
-//! a margin has passed.)
+//! nothing. (Of a host without a session there is nothing else to go by: it is over when it was removed
+//! and a margin has passed.)
+//!
+//! Each host goes by what it has, whatever this node has: so a kind goes on while its nodes are changed
+//! from a lease to sessions, one after the other, and back. A coordinator that has a session gives no
+//! shards to hosts without one, and takes back what they have.
 
 mod allocate;
 mod duty;
@@ -51,10 +55,18 @@ pub struct Coordinator {
     yield_at: Moment,
     /// Whether this node reaches the store.
     able: bool,
+    /// Others serve, with which this node cannot work together.
+    stands_back: bool,
     /// Who has said that it does not, and until when that counts.
     unable: BTreeMap<Node, Moment>,
     /// When to say again that this node does not reach the store.
     say_unable_at: Moment,
+    /// Who was told that this node takes part, and asked whether it does.
+    introduced: BTreeSet<Node>,
+    /// When to ask again those of whom it is not known.
+    introduce_at: Moment,
+    /// When the next of them is absent.
+    absent_at: Moment,
     contending: bool,
     /// Not to contend before this.
     contend_at: Moment,
@@ -141,14 +153,18 @@ impl Coordinator {
     /// The coordinator of this node; passive.
     pub fn new(me: Node, settings: Settings) -> Self {
         Self {
-            members: Members::new(me.clone()),
+            members: Members::new(me.clone(), settings.stable_after),
             me,
             settings,
             candidate: false,
             yield_at: Moment::NEVER,
             able: true,
+            stands_back: false,
             unable: BTreeMap::new(),
             say_unable_at: Moment::NEVER,
+            introduced: BTreeSet::new(),
+            introduce_at: Moment::NEVER,
+            absent_at: Moment::NEVER,
             contending: false,
             contend_at: Moment::ZERO,
             held_until: None,
@@ -239,6 +255,15 @@ impl Coordinator {
         }
     }
 
+    /// Whether others serve, with which this node cannot work together: then it does not coordinate.
+    pub fn stand_back(&mut self, stands_back: bool, now: Moment) {
+        if self.stands_back != stands_back {
+            self.stands_back = stands_back;
+            self.say_able(now);
+            self.settle(now);
+        }
+    }
+
     /// Something arrived from a node.
     pub fn receive(&mut self, from: &Node, message: Message, now: Moment) {
         self.expire(now);
@@ -250,17 +275,23 @@ impl Coordinator {
             Message::Stopped(answer) => self.receive_stopped(from, &answer, now),
             Message::Where(shards) => self.receive_where(from, shards),
             Message::Refused(refusal) => self.receive_refusal(refusal),
-            Message::Able(true) => {
-                self.unable.remove(from);
+            Message::Able(able) => self.receive_able(from, able, now),
+            Message::Introduce { able } => {
+                self.receive_able(from, able, now);
+                self.effects.push(Effect::Send(from.clone(), Message::Able(self.is_able())));
             }
-            Message::Able(false) => {
-                let until = now + self.settings.resend_interval * UNABLE_FOR;
-                self.unable.insert(from.clone(), until);
+            // The rest is for regions, and says who takes part.
+            Message::Greeting { .. } => drop(self.members.takes_part(from)),
+            Message::Homes { homes, .. } => {
+                let mut new = self.members.takes_part(from);
+                for (_, _, node) in &homes {
+                    new |= self.members.takes_part(node);
+                }
+                if !new {
+                    return;
+                }
             }
-            Message::Greeting { .. }
-            | Message::Allocate(_)
-            | Message::HandOff(_)
-            | Message::Homes { .. } => {} // For regions.
+            Message::Allocate(_) | Message::HandOff(_) => return,
         }
         self.settle(now);
     }
@@ -282,7 +313,9 @@ impl Coordinator {
         let held = self.held_until.unwrap_or(Moment::NEVER);
         let duty = self.duty.as_ref().map_or(Moment::NEVER, Duty::next_wake);
         let contend = if self.wants_lease() { self.contend_at } else { Moment::NEVER };
-        unable.min(contend).min(held).min(duty).min(self.yield_at).min(self.say_unable_at)
+        let unknown = self.absent_at.min(self.introduce_at);
+        let said = self.say_unable_at.min(unknown);
+        unable.min(contend).min(held).min(duty).min(self.yield_at).min(said)
     }
 
     /// What is to be done, since the last call.
@@ -293,6 +326,11 @@ impl Coordinator {
     /// Whether this node is the one that should coordinate, as far as it knows.
     pub fn is_candidate(&self) -> bool {
         self.candidate
+    }
+
+    /// Whether it coordinates, or is one of the few that come next: only those look at the store.
+    pub fn comes_next(&self, now: Moment) -> bool {
+        self.candidate || self.members.is_among_first(OBSERVERS, now)
     }
 
     /// Whether it may give orders: it is the candidate, and holds the lease.
@@ -337,6 +375,7 @@ impl Coordinator {
     /// Does what follows from what has changed.
     fn settle(&mut self, now: Moment) {
         self.expire(now);
+        self.introduce(now);
         self.decide_candidacy(now);
         if self.wants_lease() && self.contend_at <= now {
             self.contending = true;
@@ -368,14 +407,19 @@ impl Coordinator {
         }
     }
 
+    /// Whether it could coordinate.
+    fn is_able(&self) -> bool {
+        self.able && !self.stands_back
+    }
+
     fn decide_candidacy(&mut self, now: Moment) {
         let is_able = |node: &Node| match *node == self.me {
-            true => self.able,
-            false => !self.unable.contains_key(node),
+            true => self.is_able(),
+            false => !self.unable.contains_key(node) && !self.members.is_absent(node, now),
         };
         let chosen = match self.settings.setup {
             // Without a lease nothing keeps two from acting but that they agree who is the oldest.
-            Setup::Gossip => self.members.oldest(),
+            Setup::Gossip => self.members.oldest(now).filter(|_| !self.stands_back),
             Setup::Lease | Setup::Sessions => self.members.candidate(is_able),
         };
         if chosen == Some(&self.me) {
@@ -383,7 +427,7 @@ impl Coordinator {
             self.yield_at = Moment::NEVER;
             return;
         }
-        let may_stay = self.duty.is_some() && self.able && self.members.is_up(&self.me);
+        let may_stay = self.duty.is_some() && self.is_able() && self.members.is_up(&self.me);
         if self.candidate && may_stay && self.settings.setup != Setup::Gossip {
             self.yield_at = self.yield_at.min(now + self.settings.stable_after);
         }
@@ -446,13 +490,44 @@ impl Coordinator {
         }
     }
 
+    /// Tells newcomers that this node takes part, and asks those of whom it is not known whether they
+    /// do: again and again, until they are absent.
+    fn introduce(&mut self, now: Moment) {
+        let unknown: Vec<(Node, Moment)> =
+            self.members.unknown(now).map(|(node, at)| (node.clone(), at)).collect();
+        self.absent_at = unknown.iter().map(|(_, at)| *at).min().unwrap_or(Moment::NEVER);
+        let is_due = self.introduce_at <= now;
+        if is_due || self.introduce_at == Moment::NEVER {
+            let again = now + self.settings.resend_interval;
+            self.introduce_at = if unknown.is_empty() { Moment::NEVER } else { again };
+        }
+        for (node, _) in unknown {
+            if self.introduced.insert(node.clone()) || is_due {
+                let introduce = Message::Introduce { able: self.is_able() };
+                self.effects.push(Effect::Send(node, introduce));
+            }
+        }
+        self.introduced.retain(|node| self.members.contains(node));
+    }
+
+    fn receive_able(&mut self, from: &Node, able: bool, now: Moment) {
+        self.members.takes_part(from);
+        match able {
+            true => drop(self.unable.remove(from)),
+            false => {
+                let until = now + self.settings.resend_interval * UNABLE_FOR;
+                self.unable.insert(from.clone(), until);
+            }
+        }
+    }
+
     /// Tells the others whether this node could coordinate; again and again while it could not.
     fn say_able(&mut self, now: Moment) {
         let others: Vec<Node> = self.members.others().cloned().collect();
         for node in others {
-            self.effects.push(Effect::Send(node, Message::Able(self.able)));
+            self.effects.push(Effect::Send(node, Message::Able(self.is_able())));
         }
-        self.say_unable_at = match self.able {
+        self.say_unable_at = match self.is_able() {
             true => Moment::NEVER,
             false => now + self.settings.resend_interval,
         };
@@ -460,12 +535,12 @@ impl Coordinator {
 
     /// Says which sessions to observe and to take over, if that has changed.
     fn look_after_sessions(&mut self, now: Moment) {
-        if !self.settings.has_sessions() {
+        if self.settings.setup == Setup::Gossip {
             return;
         }
         let (observed, taking_over) = match &self.duty {
             Some(duty) => (duty.sessions(), duty.suspects(&self.members, now)),
-            None if self.members.is_among_first(OBSERVERS) => {
+            None if self.comes_next(now) => {
                 let sessions = self.seen.iter().filter_map(|(host, _)| host.session.clone());
                 (sessions.collect(), BTreeSet::new())
             }

@@ -18,6 +18,8 @@
 #![allow(clippy::disallowed_methods)]
 
 mod control;
+#[cfg(test)]
+mod cost;
 mod count;
 mod crew;
 mod due;
@@ -29,6 +31,7 @@ mod idle;
 mod letter;
 mod look;
 mod memory;
+mod observer;
 mod outbox;
 mod queue;
 mod reliable;
@@ -36,8 +39,10 @@ mod remote;
 mod routes;
 mod run;
 mod say;
+mod session_end;
 mod shard;
 mod start;
+mod strangers;
 mod turn;
 
 use std::future::poll_fn;

@@ -51,6 +51,12 @@ pub enum Message {
     Refused(Refusal),
     /// Whether I reach the store, so that I could coordinate.
     Able(bool),
+    /// I take part: I host shards, or would, and could coordinate. Do you? To be answered with
+    /// [`Message::Able`], by whoever does.
+    Introduce {
+        /// Whether I reach the store.
+        able: bool,
+    },
 }
 
 /// An order of the coordinator to a region.

@@ -309,7 +309,8 @@ impl<M> Region<M> {
             | Message::Started(_)
             | Message::Stopped(_)
             | Message::Where(_)
-            | Message::Able(_) => {}
+            | Message::Able(_)
+            | Message::Introduce { .. } => {}
         }
     }
 

@@ -52,6 +52,7 @@ fn message() -> impl Strategy<Value = Message> {
             .prop_map(|(term, homes)| Message::Homes { term, homes }),
         any::<u64>().prop_map(|term| Message::Refused(Refusal::OtherCoordinator { term })),
         any::<bool>().prop_map(Message::Able),
+        any::<bool>().prop_map(|able| Message::Introduce { able }),
     ]
 }
 

@@ -9,8 +9,14 @@
 //! Without a lease the oldest member hosts, and nobody else: also when it is unreachable or cannot. The
 //! next one starts when each older one has said that it has stopped, or has been removed for a while.
 //!
+//! Not every member has a manager of this singleton: some have a proxy only, or another program. One that
+//! has none says so when it is asked, or says nothing for `stable_after`, in which it was in reach: it is
+//! *absent*, and nobody waits for it. Managers introduce themselves to each other when they meet. So one
+//! that starts late is known, and without a lease it waits for whoever hosts already, although it is older.
+//!
 //! In either case the order at the end is *stop, give back, tell*, and only then does the node leave.
 
+mod meet;
 mod place;
 mod reason;
 #[cfg(test)]
@@ -43,6 +49,8 @@ pub enum Effect {
     Release,
     /// Say this to the manager and the proxies on another node.
     Tell(Node, Word),
+    /// The same, and find out whether there is a manager: if there is none, [`Manager::absent`].
+    Ask(Node, Word),
     /// Nothing is hosted here any more, nor will be: the node may leave.
     Over,
 }
@@ -123,6 +131,24 @@ struct Peer {
     able: bool,
     /// It said that it will never host again.
     over: bool,
+    /// It has a manager: that has said something.
+    managed: bool,
+    /// Without a lease: it has hosted, and has not said that it has stopped.
+    hosting: bool,
+    /// It was told that there is a manager here, and asked whether it has one.
+    asked: bool,
+    /// When it is absent, unless it has said something by then.
+    absent_at: Moment,
+    /// It has no manager.
+    absent: bool,
+}
+
+impl Peer {
+    /// Whether it may have a manager, and is to be asked.
+    fn is_unknown(&self) -> bool {
+        let is_up = (Status::Up..Status::Down).contains(&self.status);
+        is_up && self.reachable && !self.managed && !self.absent
+    }
 }
 
 impl Manager {
@@ -173,6 +199,9 @@ impl Manager {
         for removed in self.gone.values() {
             wake = wake.min(*removed + self.settings.removal_margin);
         }
+        for (_, peer) in self.unknown() {
+            wake = wake.min(peer.absent_at);
+        }
         wake
     }
 
@@ -191,12 +220,24 @@ impl Manager {
         let peers: BTreeMap<Node, Peer> = peers
             .map(|(node, member)| {
                 let known = self.peers.get(node);
+                let reachable = !unreachable.contains(node);
+                // While it is out of reach it can say nothing.
+                let absent_at = match known {
+                    Some(known) if known.reachable && reachable => known.absent_at,
+                    _ if reachable => now + self.settings.stable_after,
+                    _ => Moment::NEVER,
+                };
                 let peer = Peer {
                     up_number: member.up_number,
                     status: member.status,
-                    reachable: !unreachable.contains(node),
+                    reachable,
                     able: known.is_none_or(|known| known.able),
                     over: known.is_some_and(|known| known.over),
+                    managed: *node == self.me || known.is_some_and(|known| known.managed),
+                    hosting: known.is_some_and(|known| known.hosting),
+                    asked: known.is_some_and(|known| known.asked),
+                    absent_at,
+                    absent: known.is_some_and(|known| known.absent),
                 };
                 (node.clone(), peer)
             })
@@ -205,7 +246,8 @@ impl Manager {
             let age = self.mine().map_or(0, |me| me.up_number);
             let gone = self.peers.iter().filter(|(node, peer)| {
                 let older = peer.up_number > 0 && (age == 0 || peer.up_number < age);
-                older && !peer.over && !peers.contains_key(*node)
+                let may_host = older && !peer.absent || peer.hosting;
+                may_host && !peer.over && !peers.contains_key(*node)
             });
             self.gone.extend(gone.map(|(node, _)| (node.clone(), now)));
         }
@@ -216,7 +258,7 @@ impl Manager {
             .map(|(node, _)| node.clone())
             .collect();
         let before = std::mem::replace(&mut self.others, others);
-        if self.tells() {
+        if self.speaks() {
             let word = self.word();
             let new = self.others.difference(&before);
             self.effects.extend(new.map(|node| Effect::Tell(node.clone(), word.clone())));
@@ -230,20 +272,22 @@ impl Manager {
     /// A word from another node.
     pub fn heard(&mut self, now: Moment, from: &Node, word: &Word) {
         match word {
-            Word::Who => {
-                let word = match self.phase {
-                    Phase::Over => Word::HandedOver { token: self.last },
-                    _ => self.word(),
-                };
-                self.effects.push_back(Effect::Tell(from.clone(), word));
-            }
+            Word::Who => self.answer(from),
             Word::State { hosting, able } => {
                 self.heard = self.heard.max(hosting.unwrap_or_default());
+                let met = self.meet(from);
                 if let Some(peer) = self.peers.get_mut(from) {
                     peer.able = *able;
+                    peer.hosting |= hosting.is_some() && !self.guarded;
+                }
+                // A host that does not know how this node is does not hand over to it.
+                let waits = self.guarded && matches!(self.phase, Phase::Waiting);
+                if met || hosting.is_some() && waits && self.candidate() == Some(&self.me) {
+                    self.answer(from);
                 }
             }
             Word::HandedOver { token } => {
+                self.meet(from);
                 if self.guarded {
                     if *token >= self.heard && self.stance != Stance::Out {
                         self.effects.push_back(Effect::Look);
@@ -251,11 +295,13 @@ impl Manager {
                 } else if self.settings.obeys(Rule::HandOverOfThatHost) {
                     self.gone.remove(from);
                     if let Some(peer) = self.peers.get_mut(from) {
-                        peer.over = true;
+                        (peer.over, peer.hosting) = (true, false);
                     }
                 } else {
                     self.gone.clear();
-                    self.peers.values_mut().for_each(|peer| peer.over = true);
+                    for peer in self.peers.values_mut() {
+                        (peer.over, peer.hosting) = (true, false);
+                    }
                 }
             }
         }
@@ -408,6 +454,9 @@ impl Manager {
     }
 
     fn act(&mut self, now: Moment) {
+        for peer in self.peers.values_mut() {
+            peer.absent |= peer.is_unknown() && now >= peer.absent_at;
+        }
         if self.away_until.is_some() && self.others_first().is_none() {
             self.away_until = Some(now); // Rather here than nowhere.
         }
@@ -439,16 +488,24 @@ impl Manager {
         self.take_stance();
         if self.tells() && now >= self.tell_at {
             self.tell_at = now + TELL_INTERVAL;
-            self.tell_all();
+            if self.speaks() {
+                self.tell_all();
+            }
             let older: Vec<Node> = self.silent_older().cloned().collect();
             self.effects.extend(older.into_iter().map(|node| Effect::Tell(node, Word::Who)));
+            self.introduce();
         }
     }
 
     /// Whether there is something to say again and again: words may be lost.
     fn tells(&self) -> bool {
-        let over = matches!(self.phase, Phase::Over);
-        !over && (self.hosting().is_some() || !self.able() || self.silent_older().next().is_some())
+        let asks = self.silent_older().next().is_some() || self.unknown().next().is_some();
+        !matches!(self.phase, Phase::Over) && (self.speaks() || asks)
+    }
+
+    /// Whether everybody is to know how this node is.
+    fn speaks(&self) -> bool {
+        self.hosting().is_some() || !self.able()
     }
 
     fn start(&mut self, now: Moment, token: Token) {

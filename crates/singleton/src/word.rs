@@ -1,5 +1,6 @@
 use serde::{Deserialize, Serialize};
 
+use tenure_cluster::messaging::Ask;
 use tenure_lease::Token;
 
 /// What managers and proxies of one singleton say to each other.
@@ -21,6 +22,11 @@ pub enum Word {
         /// one need not care.
         token: Token,
     },
+}
+
+impl Ask for Letter {
+    /// Whether there is a manager of that singleton.
+    type Reply = bool;
 }
 
 /// A word, and of which singleton.

@@ -112,14 +112,19 @@ enum FlightKind {
 }
 
 impl Contender {
-    pub(super) fn new(wish: Wish, settings: Settings, seed: u64, now: Moment) -> Self {
+    pub(super) fn new(mut wish: Wish, settings: Settings, seed: u64, now: Moment) -> Self {
+        let sight = wish.seen.take().map_or(Sight::Nothing, |(record, since)| {
+            let mut sight = Sight::Nothing;
+            sight.see(since, Some(record), false, &settings, |record| record.ttl);
+            sight
+        });
         Self {
             wish,
             settings,
             pace: Pace::POLLED,
             random: Random::new(seed),
             allowed: true,
-            sight: Sight::Nothing,
+            sight,
             session: None,
             strays: Vec::new(),
             litter: Litter::default(),

@@ -20,12 +20,14 @@ pub struct Wish {
     pub expected: Option<Expected>,
     /// The term must be above this.
     pub above: u64,
+    /// The record as it was read before, and since when it has had this version, at the latest.
+    pub seen: Option<(Record, Moment)>,
 }
 
 impl Wish {
     /// A plain wish.
     pub fn new(name: LeaseName, owner: Owner) -> Self {
-        Self { name, owner, session: None, note: None, expected: None, above: 0 }
+        Self { name, owner, session: None, note: None, expected: None, above: 0, seen: None }
     }
 }
 

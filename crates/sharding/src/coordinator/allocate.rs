@@ -16,10 +16,10 @@ use crate::{Host, Load, Shard};
 impl Coordinator {
     /// Takes shards from those who leave, gives away what is free, and evens out.
     pub(super) fn give_shards(&mut self, now: Moment) {
-        self.relieve_leavers();
         let Some(duty) = &self.duty else { return };
         let eligible: BTreeSet<HostId> =
             duty.hosts.keys().copied().filter(|id| self.is_eligible(duty, *id)).collect();
+        self.relieve(!eligible.is_empty());
         self.allocate(&eligible, now);
         self.rebalance(eligible, now);
     }
@@ -32,9 +32,13 @@ impl Coordinator {
         }
     }
 
-    fn relieve_leavers(&mut self) {
+    /// Asks those for their shards who leave and, if others can have them, those who lack a session.
+    fn relieve(&mut self, others_can: bool) {
         let Some(duty) = &self.duty else { return };
-        let leavers = duty.hosts.iter().filter(|(_, it)| self.members.is_leaving(&it.host.node));
+        let leavers = duty.hosts.iter().filter(|(_, it)| {
+            let lacks = others_can && it.answered && !self.has_what_it_needs(&it.host);
+            lacks || self.members.is_leaving(&it.host.node)
+        });
         let leaving: Vec<Shard> = leavers
             .filter(|(id, _)| duty.kept(**id) > 0)
             .flat_map(|(id, _)| duty.hosted(*id))
@@ -44,11 +48,17 @@ impl Coordinator {
         self.hand_off(&leaving);
     }
 
+    /// Whether a host can be given shards by a coordinator that is set up as this one is.
+    fn has_what_it_needs(&self, host: &Host) -> bool {
+        host.session.is_some() || !self.settings.has_sessions()
+    }
+
     fn is_eligible(&self, duty: &Duty, id: HostId) -> bool {
         let Some(known) = duty.hosts.get(&id) else { return false };
         let node = &known.host.node;
         let is_there = duty.regions.get(node) == Some(&Some(id));
-        is_there && self.members.may_host(node) && self.may_direct(duty, id)
+        let fits = self.has_what_it_needs(&known.host);
+        is_there && fits && self.members.may_host(node) && self.may_direct(duty, id)
     }
 
     /// Gives what is free to those who have least.
@@ -61,7 +71,7 @@ impl Coordinator {
             duty.free().iter().copied().filter(|shard| duty.is_due(*shard, now)).collect();
         // The first who answers does not get everything.
         let is_expected = |node: &Node| match duty.regions.get(node) {
-            None => true,
+            None => !self.members.is_absent(node, now),
             Some(None) => false,
             Some(Some(id)) => !eligible.contains(id),
         };

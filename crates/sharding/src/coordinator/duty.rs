@@ -298,6 +298,14 @@ impl Duty {
         }
     }
 
+    /// This node hosts as this and nothing else, or nothing: what it was without a session is over.
+    pub(super) fn hosts_as(&mut self, node: &Node, host: Option<&Host>) {
+        let was = |known: &Known| {
+            known.host.node == *node && known.host.session.is_none() && Some(&known.host) != host
+        };
+        self.hosts.values_mut().filter(|known| was(known)).for_each(|known| known.over = true);
+    }
+
     /// This host is there: earlier tenures of its session are over.
     pub(super) fn succeeded_by(&mut self, host: &Host) {
         let earlier = self.hosts.values().filter(|known| host.succeeds(&known.host));

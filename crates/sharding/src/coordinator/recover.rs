@@ -9,7 +9,7 @@ use super::duty::{Duty, HostId, Known, Place};
 use super::{Coordinator, Effect, Event};
 use crate::message::{self, Message};
 use crate::settings::Rule;
-use crate::{Host, Roster, Shard, Version};
+use crate::{Host, Roster, Setup, Shard, Version};
 
 impl Coordinator {
     /// Does what an active coordinator has to do, as far as it can now.
@@ -55,10 +55,13 @@ impl Coordinator {
         version: Version,
         now: Moment,
     ) {
+        match host {
+            Some(_) => drop(self.members.takes_part(from)),
+            None => self.members.is_no_host(from, now),
+        }
         if !self.is_active(now) {
             return;
         }
-        let has_sessions = self.settings.has_sessions();
         let Some(duty) = &mut self.duty else { return };
         if term != duty.term {
             self.counts.stale_answers += 1;
@@ -66,15 +69,21 @@ impl Coordinator {
         }
         let Some(host) = host else {
             duty.regions.insert(from.clone(), None);
+            if shards.is_empty() {
+                duty.hosts_as(from, None);
+            }
             return;
         };
-        let fits = host.node == *from && host.session.is_some() == has_sessions;
         let known = duty.find(&host);
-        if !fits || duty.is_over(&host) || known.is_none() && !self.members.contains(from) {
+        if host.node != *from
+            || duty.is_over(&host)
+            || known.is_none() && !self.members.contains(from)
+        {
             self.counts.stale_answers += 1;
             return;
         }
         duty.succeeded_by(&host);
+        duty.hosts_as(from, Some(&host));
         let entry = self.members.entry(from);
         let id = known.unwrap_or_else(|| duty.intern(host, entry));
         duty.regions.insert(from.clone(), Some(id));
@@ -141,7 +150,14 @@ impl Coordinator {
             if frees && !self.members.contains(node) {
                 known.over = true;
             }
-            if !has_sessions
+            // Nobody has said that it hosts anything: it has not been, or never will be, given anything.
+            if self.settings.setup == Setup::Gossip
+                && !known.answered
+                && self.members.is_absent(node, now)
+            {
+                known.over = true;
+            }
+            if known.host.session.is_none()
                 && let Some(since) = self.members.removed_since(node, known.entry)
                 && now >= since + margin
             {

@@ -200,7 +200,8 @@ impl Town {
                 | Message::Started(_)
                 | Message::Stopped(_)
                 | Message::Where(_)
-                | Message::Able(_) => self.coordinator.receive(&from, message, now),
+                | Message::Able(_)
+                | Message::Introduce { .. } => self.coordinator.receive(&from, message, now),
                 _ => {
                     if let Some(region) = self.regions.get_mut(&to) {
                         region.receive(&from, message, now);

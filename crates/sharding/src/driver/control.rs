@@ -1,6 +1,6 @@
 //! The task that drives coordinator and region of one kind on this node.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,10 +16,12 @@ use tenure_lease::{Loss, Moment, Session, Tenure, Token};
 use super::crew::{Crew, Inlet, News};
 use super::guard::{Guard, Guarded, Guards};
 use super::handle::Shared;
-use super::letter::{Farewell, Letter, board, farewells};
+use super::letter::{Farewell, GuardedBy, Letter, SetupHere, board, farewells};
+use super::observer::Observer;
 use super::outbox::Outbox;
+use super::strangers::Strangers;
 use super::{Event, Parcel};
-use crate::{Coordinator, Message as Word, Region, Shard, StopReason};
+use crate::{Coordinator, Message as Word, Region, Setup, Shard, StopReason};
 
 /// How shards are run.
 pub(super) type Spawn<M> = Arc<dyn Fn(Inlet<M>) -> Work + Send + Sync>;
@@ -73,8 +75,12 @@ pub(super) struct Control<M: Message> {
     pub(super) letters: HashMap<Node, Sender<Letter>>,
     /// What the cores of this node say to each other.
     pub(super) own: Vec<Word>,
-    /// A node that has another number of shards, that number, and until when that counts.
-    pub(super) stranger: Option<(Node, u32, Moment)>,
+    /// How this kind is set up here.
+    pub(super) setup: SetupHere,
+    /// Nodes where it is set up so that they cannot work together with this one.
+    pub(super) strangers: Strangers,
+    /// Nodes where it has sessions and here it has none, or the other way round, and what to do.
+    pub(super) unlike: BTreeMap<Node, String>,
     pub(super) left: bool,
     pub(super) out: bool,
     /// Since when it hosts nothing any more, because it leaves.
@@ -123,11 +129,10 @@ impl<M: Message> Control<M> {
         Self {
             region: Region::new(me.clone(), settings.clone(), hosts),
             coordinator: hosts.then(|| Coordinator::new(me.clone(), settings.clone())),
-            guard: Guard::new(guards.clone(), None, tell),
+            guard: Guard::new(guards.clone(), observer(&shared, &guards), None, tell),
             views: shared.cluster.views(),
             published: vec![Published::Slow; settings.shards as usize],
             life,
-            guards,
             guarded,
             me,
             spawn,
@@ -147,7 +152,9 @@ impl<M: Message> Control<M> {
             outboxes: HashMap::new(),
             letters: HashMap::new(),
             own: Vec::new(),
-            stranger: None,
+            setup: set_up(&shared, &guards, hosts),
+            strangers: Strangers::default(),
+            unlike: BTreeMap::new(),
             left: false,
             out: false,
             handed_over: None,
@@ -155,6 +162,7 @@ impl<M: Message> Control<M> {
             farewell: None,
             goers: Vec::new(),
             over,
+            guards,
             shared,
         }
     }
@@ -285,10 +293,12 @@ impl<M: Message> Control<M> {
         self.me = self.shared.cluster.me();
         self.region = Region::new(self.me.clone(), settings.clone(), hosts);
         self.coordinator = hosts.then(|| Coordinator::new(self.me.clone(), settings));
-        self.guard = Guard::new(self.guards.clone(), self.guard.last_session(), tell);
+        let observer = observer(&self.shared, &self.guards);
+        self.guard = Guard::new(self.guards.clone(), observer, self.guard.last_session(), tell);
         self.guarded = guarded;
         self.views = self.shared.cluster.views();
-        (self.tenure, self.loss, self.stranger, self.elsewhere) = (None, None, None, false);
+        (self.tenure, self.loss, self.elsewhere) = (None, None, false);
+        (self.strangers, self.unlike) = (Strangers::default(), BTreeMap::new());
         (self.left, self.handed_over, self.farewell) = (false, None, None);
         self.observe.clear();
         self.take_over.clear();
@@ -314,6 +324,9 @@ impl<M: Message> Control<M> {
                 self.outboxes.retain(|node, _| view.member(node).is_some());
                 self.letters.retain(|node, _| view.member(node).is_some());
                 self.goers.retain(|(node, _)| view.member(node).is_some());
+                self.unlike.retain(|node, _| view.member(node).is_some());
+                let margin = self.shared.settings.removal_margin;
+                self.strangers.view(&view, &self.me, margin, now);
                 self.region.reachable(reachable, now);
                 if self.left && self.is_alone() {
                     self.region.hurry(now);
@@ -393,10 +406,7 @@ impl<M: Message> Control<M> {
                 }
             }
             Guarded::Seen(note) => coordinator.note_seen(&note, now),
-            Guarded::Able(able) => {
-                let is_stranger = self.stranger.as_ref().is_some_and(|(.., until)| now < *until);
-                coordinator.able(able && !is_stranger || self.tenure.is_some(), now);
-            }
+            Guarded::Able(able) => coordinator.able(able || self.tenure.is_some(), now),
             Guarded::SessionOver(session) => coordinator.session_over(&session, now),
             Guarded::SessionWon(_) | Guarded::SessionLost(..) | Guarded::SessionElsewhere => {}
         }
@@ -404,48 +414,67 @@ impl<M: Message> Control<M> {
 
     /// Something was said about this kind by another node.
     fn letter(&mut self, received: Received<Letter>) {
-        let Received { message: Letter { shards, message }, from, .. } = received;
-        let own = self.shared.settings.shards;
-        if shards != own {
-            return self.stranger(from, shards, message.as_ref());
+        let Received { message: Letter { setup, serves, message }, from, .. } = received;
+        let kind = &self.shared.kind;
+        if let Some(why) = self.setup.refuses(&setup, &from) {
+            let serves = serves && setup.guarded_by != GuardedBy::SendsOnly;
+            return self.stranger(&from, why, serves, message.is_some());
+        }
+        self.strangers.forget(&from);
+        match self.setup.unlike(&setup, &from) {
+            Some(why) if self.unlike.get(&from) != Some(&why) => {
+                tracing::error!(%kind, "{why}");
+                self.unlike.insert(from.clone(), why);
+            }
+            Some(_) => {}
+            None => drop(self.unlike.remove(&from)),
         }
         if let Some(message) = message {
             self.word(&from, message);
         }
     }
 
-    /// Two nodes that count differently would look for an entity in different places.
-    fn stranger(&mut self, from: Node, shards: u32, message: Option<&Word>) {
-        let (kind, own, now) = (&self.shared.kind, self.shared.settings.shards, Moment::now());
-        tracing::error!(%kind, %from, "it has {shards} shards there and {own} here; both nodes refuse each other: give all nodes the same number");
-        if message.is_some() {
-            let letter = Letter { shards: own, message: None };
-            let _ = self.shared.cluster.to(&from, &board(kind)).post(letter);
+    /// Two nodes that count differently would look for an entity in different places; two that are
+    /// guarded by different things would host it in two.
+    fn stranger(&mut self, from: &Node, why: String, serves: bool, tell: bool) {
+        let (kind, now) = (&self.shared.kind, Moment::now());
+        if self.strangers.meet(from, why.clone(), serves) {
+            tracing::error!(%kind, "{why}; both nodes refuse each other");
+            let margin = self.shared.settings.removal_margin;
+            self.strangers.view(&self.shared.cluster.view(), &self.me, margin, now);
         }
-        let until = now + self.shared.settings.resend_interval * STRANGE_FOR;
-        // Whoever is greeted by a coordinator with another number is the one that is wrong.
-        if matches!(message, Some(Word::Greeting { .. }))
+        if tell {
+            let (setup, serves) = (self.setup.clone(), !self.strangers.stands_back());
+            let letter = Letter { setup, serves, message: None };
+            let _ = self.shared.cluster.to(from, &board(kind)).post(letter);
+        }
+    }
+
+    /// Serves, or stands back, as strangers make it.
+    pub(super) fn stand_back(&mut self, now: Moment) {
+        if let Some(stands_back) = self.strangers.decide(now)
             && let Some(coordinator) = &mut self.coordinator
-            && !coordinator.is_active(now)
         {
-            coordinator.able(false, now);
+            coordinator.stand_back(stands_back, now);
         }
-        self.stranger = Some((from, shards, until));
     }
 
     pub(super) fn word(&mut self, from: &Node, message: Word) {
         let now = Moment::now();
         self.refresh(now);
         match &message {
-            Word::Greeting { .. } | Word::Allocate(_) | Word::HandOff(_) | Word::Homes { .. } => {
+            Word::Allocate(_) | Word::HandOff(_) => {
                 return self.region.receive(from, message, now);
             }
-            Word::Refused(_) => self.region.receive(from, message.clone(), now),
+            Word::Greeting { .. } | Word::Homes { .. } | Word::Refused(_) => {
+                self.region.receive(from, message.clone(), now);
+            }
             Word::Report { .. }
             | Word::Started(_)
             | Word::Stopped(_)
             | Word::Where(_)
-            | Word::Able(_) => {}
+            | Word::Able(_)
+            | Word::Introduce { .. } => {}
         }
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.receive(from, message, now);
@@ -470,8 +499,26 @@ impl<M: Message> Control<M> {
         let goes = self.handed_over.is_some() && !*self.over.borrow();
         let retry =
             if !self.crowded.is_empty() || goes { Moment::now() + RETRY } else { Moment::NEVER };
-        self.region.next_wake().min(coordinator).min(retry).min(self.traffic_at)
+        let strangers = self.strangers.next_wake();
+        self.region.next_wake().min(coordinator).min(strangers).min(retry).min(self.traffic_at)
     }
+}
+
+fn observer<M>(shared: &Shared<M>, guards: &Guards) -> Option<Arc<Observer>> {
+    guards.lease.as_ref().map(|lease| Observer::of(&shared.cluster, lease))
+}
+
+fn set_up<M>(shared: &Shared<M>, guards: &Guards, hosts: bool) -> SetupHere {
+    let settings = &shared.settings;
+    let lease = guards.lease.as_ref().and_then(|lease| lease.name().ok());
+    let lease = lease.map(|name| name.as_str().to_owned()).unwrap_or_default();
+    let guarded_by = match settings.setup {
+        _ if !hosts => GuardedBy::SendsOnly,
+        Setup::Gossip => GuardedBy::Gossip,
+        Setup::Lease => GuardedBy::Lease(lease),
+        Setup::Sessions => GuardedBy::Sessions(lease),
+    };
+    SetupHere { shards: settings.shards, guarded_by }
 }
 
 /// Those that nobody calls unreachable.
@@ -492,5 +539,3 @@ async fn until(moment: Moment) {
 
 /// Before a shard is offered again what it had no room for, and the like.
 const RETRY: std::time::Duration = std::time::Duration::from_millis(1);
-/// For how many resend intervals it counts that a node has another number of shards.
-const STRANGE_FOR: u32 = 3;

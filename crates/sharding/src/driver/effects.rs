@@ -35,6 +35,7 @@ impl<M: Message> Control<M> {
         loop {
             let now = Moment::now();
             self.refresh(now);
+            self.stand_back(now);
             if self.region.next_wake() <= now {
                 self.region.poll(now);
             }
@@ -45,6 +46,7 @@ impl<M: Message> Control<M> {
                 }
                 orders.extend(coordinator.effects());
             }
+            self.guard.look(self.coordinator.as_ref().is_some_and(|it| it.comes_next(now)));
             let any = !orders.is_empty();
             orders.into_iter().for_each(|order| self.coordinate(order));
             let any = self.carry_out() || any;
@@ -454,10 +456,9 @@ impl<M: Message> Control<M> {
         let cluster = &self.shared.cluster;
         let letters = self.letters.entry(to.clone());
         let sender = letters.or_insert_with(|| cluster.to(to, &board(&self.shared.kind)));
-        let shards = self.shared.settings.shards;
-        if let Err(error @ NotDone::TooLong { .. }) =
-            sender.post(Letter { shards, message: Some(message) })
-        {
+        let (setup, serves) = (self.setup.clone(), !self.strangers.stands_back());
+        let letter = Letter { setup, serves, message: Some(message) };
+        if let Err(error @ NotDone::TooLong { .. }) = sender.post(letter) {
             tracing::error!(kind = %self.shared.kind, %to, "shards cannot be settled: {error}");
         }
     }

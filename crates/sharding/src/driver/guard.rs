@@ -1,5 +1,8 @@
 //! What guards a kind: the coordinator's lease, the session of this process, and the sessions of
 //! others that may be over. Each has a task, which tells control what happens.
+//!
+//! Nothing stands by for a lease before it is to be taken: until then the process's [`Observer`] reads the
+//! record with all others, and what it has seen counts.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -8,9 +11,11 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use tenure_lease::backend::Expected;
 use tenure_lease::record::{Record, SessionRef};
 use tenure_lease::{KeptSession, Lease, LeaseError, Loss, Session, Tenure};
+
+use super::observer::{Observer, Sight};
+use super::session_end::watch_session;
 
 /// What there is to guard with.
 #[derive(Clone, Default)]
@@ -46,11 +51,15 @@ pub(super) struct Guard {
     guards: Guards,
     events: mpsc::UnboundedSender<Guarded>,
     wanted: watch::Sender<Wanted>,
+    /// Whether this node might coordinate, and looks at the records.
+    looks: watch::Sender<bool>,
+    /// Of the lease's store.
+    observer: Option<Arc<Observer>>,
     /// Whether the lease is held, or being given back.
     holding: watch::Receiver<bool>,
     /// The term of the last session that this kind needs no more.
     done_with: watch::Sender<Option<u64>>,
-    observed: HashMap<SessionRef, Observer>,
+    observed: HashMap<SessionRef, SessionWatch>,
     /// Waits for the session, and for its end.
     session: Option<Task>,
     _tasks: Vec<Task>,
@@ -82,7 +91,7 @@ impl Drop for Task {
     }
 }
 
-struct Observer {
+struct SessionWatch {
     take_over: watch::Sender<bool>,
     task: Task,
 }
@@ -92,17 +101,20 @@ impl Guard {
     /// what guards says little, and control must not miss any of it.
     pub(super) fn new(
         guards: Guards,
+        observer: Option<Arc<Observer>>,
         last_session: Option<u64>,
         events: mpsc::UnboundedSender<Guarded>,
     ) -> Self {
         let (wanted, wants) = watch::channel(Wanted::default());
         let (hold, holding) = watch::channel(false);
         let (done_with, done) = watch::channel(last_session);
+        let (looks, looking) = watch::channel(false);
         let mut tasks = Vec::new();
-        if let Some(lease) = &guards.lease {
-            let task = keep_lease(lease.clone(), wants, hold, events.clone());
+        if let (Some(lease), Some(observer)) = (&guards.lease, &observer) {
+            let task = keep_lease(lease.clone(), observer.clone(), wants, hold, events.clone());
             tasks.push(Task(tokio::spawn(task)));
-            tasks.push(Task(tokio::spawn(look(lease.clone(), events.clone()))));
+            let task = look(lease.clone(), observer.clone(), looking, events.clone());
+            tasks.push(Task(tokio::spawn(task)));
         }
         let session = guards
             .session
@@ -111,7 +123,23 @@ impl Guard {
             .map(|(kept, lease)| keep_session(kept.clone(), lease, done, events.clone()))
             .map(|task| Task(tokio::spawn(task)));
         let observed = HashMap::new();
-        Self { guards, events, wanted, holding, done_with, observed, session, _tasks: tasks }
+        Self {
+            guards,
+            events,
+            wanted,
+            looks,
+            observer,
+            holding,
+            done_with,
+            observed,
+            session,
+            _tasks: tasks,
+        }
+    }
+
+    /// Whether this node might coordinate, and is to know the records beforehand.
+    pub(super) fn look(&self, looks: bool) {
+        self.looks.send_if_modified(|is| std::mem::replace(is, looks) != looks);
     }
 
     pub(super) fn contend(&self, above: u64) {
@@ -180,35 +208,38 @@ impl Guard {
         observe: &BTreeSet<SessionRef>,
         take_over: &BTreeSet<SessionRef>,
     ) {
-        let Some(lease) = &self.guards.lease else { return };
-        self.observed.retain(|session, observer| {
+        let (Some(lease), Some(observer)) = (&self.guards.lease, &self.observer) else { return };
+        self.observed.retain(|session, watch| {
             // Nobody may have coordinated when one ended.
-            let observes = !observer.task.0.is_finished();
+            let observes = !watch.task.0.is_finished();
             observes && (observe.contains(session) || take_over.contains(session))
         });
         for session in observe.union(take_over) {
             let wanted = take_over.contains(session);
-            let observer = self.observed.entry(session.clone()).or_insert_with(|| {
+            let watch = self.observed.entry(session.clone()).or_insert_with(|| {
                 let (take_over, allowed) = watch::channel(wanted);
                 let timing = lease.timing().clone();
                 let target = lease.store().lease(session.name.as_str()).settings(timing);
-                let task = watch_session(target, session.clone(), allowed, self.events.clone());
-                Observer { take_over, task: Task(tokio::spawn(task)) }
+                let watch = observer.watch(&session.name);
+                let events = self.events.clone();
+                let task = watch_session(target, watch, session.clone(), allowed, events);
+                SessionWatch { take_over, task: Task(tokio::spawn(task)) }
             });
-            observer.take_over.send_if_modified(|is| std::mem::replace(is, wanted) != wanted);
+            watch.take_over.send_if_modified(|is| std::mem::replace(is, wanted) != wanted);
         }
     }
 }
 
-/// Contends for the lease whenever it is wanted, and observes it meanwhile.
+/// Contends for the lease whenever it is wanted.
 async fn keep_lease(
     lease: Lease,
+    observer: Arc<Observer>,
     mut wants: watch::Receiver<Wanted>,
     hold: watch::Sender<bool>,
     events: mpsc::UnboundedSender<Guarded>,
 ) {
     loop {
-        let (tenure, withdrawals) = match acquire(&lease, &mut wants).await {
+        let (tenure, withdrawals) = match acquire(&lease, &observer, &mut wants).await {
             Ok(Some((tenure, withdrawals))) => (Arc::new(tenure), withdrawals),
             Ok(None) => return,
             Err(error) => {
@@ -241,24 +272,32 @@ async fn keep_lease(
 /// With how often it had been withdrawn from. `None`: nobody wants it any more, for good.
 async fn acquire(
     lease: &Lease,
+    observer: &Observer,
     wants: &mut watch::Receiver<Wanted>,
 ) -> Result<Option<(Tenure, u64)>, LeaseError> {
     loop {
-        let above = wants.borrow_and_update().above;
-        let standby = lease.clone().above(above).standby()?;
-        loop {
-            let wanted = *wants.borrow_and_update();
-            if wanted.above != above {
-                break;
+        let Ok(wanted) = wants.wait_for(|wanted| wanted.contend).await.map(|wanted| *wanted) else {
+            return Ok(None);
+        };
+        let standby = seen(lease.clone().above(wanted.above), observer.sight(lease.name()?));
+        let standby = standby.standby()?;
+        standby.allow(true);
+        tokio::select! {
+            tenure = standby.acquired() => {
+                return tenure.map(|tenure| Some((tenure, wanted.withdrawals)));
             }
-            standby.allow(wanted.contend);
-            tokio::select! {
-                tenure = standby.acquired() => {
-                    return tenure.map(|tenure| Some((tenure, wanted.withdrawals)));
-                }
-                changed = wants.changed() => if changed.is_err() { return Ok(None) },
-            }
+            changed = wants.wait_for(|now| *now != wanted) => if changed.is_err() {
+                return Ok(None);
+            },
         }
+    }
+}
+
+/// The lease, whose record was seen so.
+pub(super) fn seen(lease: Lease, sight: Option<Sight>) -> Lease {
+    match sight {
+        Some(Sight { record: Some(record), since }) => lease.seen(record, since),
+        _ => lease,
     }
 }
 
@@ -275,33 +314,38 @@ async fn release(tenure: Arc<Tenure>) {
 }
 
 /// Looks at the record now and then: who is on the roster, and whether the store answers.
-async fn look(lease: Lease, events: mpsc::UnboundedSender<Guarded>) {
-    let Ok(name) = lease.name().map(|name| name.as_str().to_owned()) else { return };
-    let (store, timeout) = (lease.store(), lease.timing().operation_timeout);
-    let (mut silent, mut seen) = (0, None);
-    loop {
-        let read = tokio::time::timeout(timeout, store.inspect(&name)).await;
-        match read {
-            Ok(Ok(record)) => {
-                silent = 0;
-                let _ = events.send(Guarded::Able(true));
-                let note = record.map(|record| record.note);
-                if note != seen {
-                    seen = note;
-                    let sent = events.send(Guarded::Seen(seen.clone().unwrap_or_default()));
-                    if sent.is_err() {
-                        return;
-                    }
-                }
-            }
-            Ok(Err(_)) | Err(_) => {
+async fn look(
+    lease: Lease,
+    observer: Arc<Observer>,
+    mut looks: watch::Receiver<bool>,
+    events: mpsc::UnboundedSender<Guarded>,
+) {
+    let Ok(name) = lease.name() else { return };
+    let mut noted = None;
+    while looks.wait_for(|looks| *looks).await.is_ok() {
+        let (mut watch, mut silent) = (observer.watch(name), 0);
+        loop {
+            let sight = tokio::select! {
+                sight = watch.next() => sight,
+                _ = looks.wait_for(|looks| !*looks) => break,
+            };
+            let Some(Sight { record, .. }) = sight else {
                 silent += 1;
-                if silent >= 2 {
+                if silent >= SILENT {
                     let _ = events.send(Guarded::Able(false));
                 }
+                continue;
+            };
+            silent = 0;
+            let _ = events.send(Guarded::Able(true));
+            let note = record.map(|record| record.note);
+            if note != noted {
+                noted = note;
+                let _ = events.send(Guarded::Seen(noted.clone().unwrap_or_default()));
             }
         }
-        tokio::time::sleep(timeout).await;
+        // It is not known any more, and nobody asks.
+        let _ = events.send(Guarded::Able(true));
     }
 }
 
@@ -371,108 +415,9 @@ async fn is_kept_beside(
     false
 }
 
-/// Observes the session of another until its tenure of this term is over: until whatever was hosted
-/// under it has surely stopped. If that is allowed, it is taken over when its time is.
-///
-/// | the record | what may have happened | when it is over |
-/// |---|---|---|
-/// | has this term, is held | nothing | once it was taken over |
-/// | has this term, is released | its holder has stopped; or an operator has said so | now |
-/// | has a higher term, is released | somebody who had waited has it no more; or an operator said *now* | now |
-/// | has a higher term, is held | somebody who had waited has it; or it was broken or stolen, and its holder has not noticed | after its ttl |
-/// | is gone, or has a lower term | it was deleted, or the store has lost history: its holder will be refused | after a ttl, if the record can be taken then |
-async fn watch_session(
-    lease: Lease,
-    session: SessionRef,
-    mut allowed: watch::Receiver<bool>,
-    events: mpsc::UnboundedSender<Guarded>,
-) {
-    let mut expected = Expected::Term(session.term);
-    let mut ttl = lease.timing().ttl;
-    loop {
-        let lease = lease.clone().expect(expected);
-        match take_over(&lease, &session, &mut ttl, &mut allowed).await {
-            None => return,
-            Some(Ok(())) => break,
-            Some(Err(LeaseError::Unexpected(Some(found)))) if found.token.term > session.term => {
-                released_within(ttl.max(found.ttl), &lease, &session).await;
-                break;
-            }
-            Some(Err(LeaseError::Unexpected(found))) => {
-                expected = found.map_or(Expected::Absent, |it| Expected::Term(it.token.term));
-                if expected != Expected::Term(session.term) {
-                    tokio::time::sleep(ttl).await;
-                }
-            }
-            Some(Err(error)) => {
-                return tracing::error!(%session.name, "it cannot be observed: {error}");
-            }
-        }
-    }
-    let _ = events.send(Guarded::SessionOver(session));
-}
-
-/// Waits until the record that is expected was taken over, or is released. `None`: nobody wants to know
-/// any more.
-async fn take_over(
-    lease: &Lease,
-    session: &SessionRef,
-    ttl: &mut Duration,
-    allowed: &mut watch::Receiver<bool>,
-) -> Option<Result<(), LeaseError>> {
-    let standby = match lease.standby() {
-        Ok(standby) => standby,
-        Err(error) => return Some(Err(error)),
-    };
-    let mut pause = Duration::ZERO;
-    loop {
-        standby.allow(*allowed.borrow_and_update());
-        tokio::select! {
-            tenure = standby.acquired() => match tenure {
-                Ok(tenure) => {
-                    tracing::info!(session = %session.name, term = session.term, "session taken over");
-                    tenure.release().await;
-                    return Some(Ok(()));
-                }
-                Err(error) => return Some(Err(error)),
-            },
-            changed = allowed.changed() => if changed.is_err() { return None },
-            () = tokio::time::sleep(pause) => {
-                pause = lease.timing().operation_timeout;
-                if let Some(record) = read(lease, session).await {
-                    if is_released(&record, session) {
-                        return Some(Ok(()));
-                    }
-                    *ttl = record.ttl.max(*ttl);
-                }
-            }
-        }
-    }
-}
-
-/// Waits until the session is released, but no longer than this.
-async fn released_within(time: Duration, lease: &Lease, session: &SessionRef) {
-    let released = async {
-        let mut pause = KEPT_POLL;
-        while !read(lease, session).await.is_some_and(|record| is_released(&record, session)) {
-            tokio::time::sleep(pause).await;
-            pause = lease.timing().operation_timeout.min(pause * 2);
-        }
-    };
-    let _ = tokio::time::timeout(time, released).await; // Either will do.
-}
-
-async fn read(lease: &Lease, session: &SessionRef) -> Option<Record> {
-    let (store, timeout) = (lease.store(), lease.timing().operation_timeout);
-    let read = tokio::time::timeout(timeout, store.inspect(session.name.as_str())).await;
-    read.ok()?.ok()?
-}
-
-fn is_released(record: &Record, session: &SessionRef) -> bool {
-    record.token.term >= session.term && record.holder.is_none()
-}
-
+/// How often in a row the store must not have answered.
+const SILENT: u32 = 2;
 /// Before trying again what cannot become right by itself.
 const PAUSE: Duration = Duration::from_secs(5);
 /// How often to look whether something is still kept.
-const KEPT_POLL: Duration = Duration::from_millis(20);
+pub(super) const KEPT_POLL: Duration = Duration::from_millis(20);

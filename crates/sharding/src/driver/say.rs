@@ -10,6 +10,7 @@ use tenure_lease::{Moment, Token};
 
 use super::control::Control;
 use super::handle::Shared;
+use super::letter::GuardedBy;
 use crate::{Shard, Status, telemetry};
 
 /// What a node knows of a kind, as it was last said.
@@ -81,13 +82,15 @@ impl<M: Message> Control<M> {
         if self.out || self.handed_over.is_some() {
             return Some("this node has left the cluster".into());
         }
-        if let Some((node, shards, until)) = &self.stranger
-            && now < *until
-        {
-            let own = self.shared.settings.shards;
-            return Some(format!("it has {shards} shards on {node}, and {own} here"));
+        if let Some(why) = self.strangers.why() {
+            return Some(why.into());
         }
         let coordinator = self.coordinator.as_ref()?;
+        if let (GuardedBy::Lease(_), Some(why)) =
+            (&self.setup.guarded_by, self.unlike.values().next())
+        {
+            return Some(why.clone());
+        }
         if self.elsewhere {
             return Some(
                 "the session of this process is in another store than the coordinator's lease: keep both in one"

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::JoinSet;
 
 use tenure_cluster::{Cluster, Node, Views};
 use tenure_lease::backend::{StoreError, StoreErrorKind};
@@ -60,6 +61,7 @@ pub(crate) fn manage(
         instance: None,
         releasing: None,
         hand_overs,
+        asking: JoinSet::new(),
         over,
     };
     tokio::spawn(task.run(leaving));
@@ -91,6 +93,8 @@ struct Task {
     instance: Option<Instance>,
     releasing: Option<tokio::task::JoinHandle<()>>,
     hand_overs: mpsc::Receiver<HandOver>,
+    /// Asks other nodes whether they have a manager; each of them once a second at most.
+    asking: JoinSet<(Node, bool)>,
     over: watch::Sender<bool>,
 }
 
@@ -110,6 +114,7 @@ enum Happened {
     Released,
     Leave,
     HandOver(HandOver),
+    Absent(Node),
     Time,
 }
 
@@ -158,6 +163,10 @@ impl Task {
                         continue; // What was missed is said again.
                     }
                 },
+                Some(answer) = self.asking.join_next() => match answer {
+                    Ok((node, true)) => Happened::Absent(node),
+                    _ => continue,
+                },
                 () = until(self.manager.next_wake()) => Happened::Time,
             };
             let now = Moment::now();
@@ -204,6 +213,7 @@ impl Task {
                 Happened::HandOver(wish) => {
                     let _ = wish.send(self.manager.hand_over(now)); // Whoever asked may be gone.
                 }
+                Happened::Absent(node) => self.manager.absent(now, &node),
                 Happened::Time => self.manager.tick(now),
             }
         }
@@ -226,6 +236,7 @@ impl Task {
         self.manager = Manager::new(self.me.clone(), &self.name, guarded, settings, Moment::now());
         self.views = self.cluster.views();
         (self.standby, self.probe) = (None, None);
+        self.asking = JoinSet::new();
         true
     }
 
@@ -258,6 +269,10 @@ impl Task {
                 self.releasing = Some(tokio::spawn(release(self.name.clone(), tenure)));
             }
             Effect::Tell(to, word) => self.post.tell(&self.cluster, &self.name, &to, word),
+            Effect::Ask(to, word) => {
+                let (cluster, name) = (self.cluster.clone(), self.name.clone());
+                self.asking.spawn(Post::is_absent(cluster, name, to, word));
+            }
             Effect::Over => return true,
         }
         false

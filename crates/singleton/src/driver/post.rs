@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use tenure_cluster::messaging::{BOARD, ReceiverError};
+use tenure_cluster::messaging::{AskError, BOARD, NotDone, ReceiverError};
 use tenure_cluster::{Cluster, Node};
 use tenure_lease::Token;
 
@@ -112,6 +113,10 @@ impl Post {
         tokio::spawn(async move {
             while let Some(received) = letters.recv().await {
                 let Letter { singleton, word } = received.message;
+                if received.reply.is_wanted() {
+                    let managed = self.why_not(&singleton.as_str().into()).is_some();
+                    tokio::spawn(received.reply.answer::<Letter>(managed));
+                }
                 self.deliver(&singleton, received.from, word);
             }
             lock(&self.slots).clear(); // Nothing more will come.
@@ -179,6 +184,20 @@ impl Post {
         let letter = Letter { singleton: singleton.into(), word };
         let _ = cluster.to::<Letter>(to, &board()).post(letter);
     }
+
+    /// The same, and asks whether there is a manager: true if it is known that there is none.
+    pub(super) async fn is_absent(
+        cluster: Cluster,
+        singleton: Arc<str>,
+        to: Node,
+        word: Word,
+    ) -> (Node, bool) {
+        let letter = Letter { singleton: (*singleton).into(), word };
+        let sender = cluster.to::<Letter>(&to, &board());
+        let answer = sender.ask(letter).within(ASKING).await;
+        let no_post = AskError::from(NotDone::NoSuchReceiver(board().into()));
+        (to, answer == Ok(false) || answer == Err(no_post))
+    }
 }
 
 impl Default for Slot {
@@ -196,5 +215,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How long to wait for an answer; the next question comes after as long.
+const ASKING: Duration = Duration::from_secs(1);
 /// Whoever falls further behind misses some; they are said again.
 const WORDS: usize = 256;

@@ -29,6 +29,12 @@ impl Manager {
                 None => "no node that may host it is up, reachable and able".into(),
                 Some(node) if *node != self.me => format!("it is the turn of {node}"),
                 Some(_) if self.guarded => "another node still holds its lease".into(),
+                Some(_) if self.peers.values().any(|peer| peer.hosting) => {
+                    "another node hosts it, and keeps it until it leaves".into()
+                }
+                Some(_) if self.unknown().next().is_some() => {
+                    "not all members have said whether they host it".into()
+                }
                 Some(_) => "a former host has not said that it has stopped".into(),
             },
         }
@@ -40,7 +46,7 @@ impl Manager {
             if *node == self.me {
                 return self.ending.is_none() && (!self.guarded || self.able());
             }
-            !self.guarded || peer.able && peer.reachable
+            !peer.absent && (!self.guarded || peer.able && peer.reachable)
         };
         self.by_placement().find(|(node, peer)| fit(node, peer)).map(|(node, _)| node)
     }
@@ -58,15 +64,22 @@ impl Manager {
 
     /// The best placed of the others that could host it.
     pub(super) fn others_first(&self) -> Option<&Node> {
-        let fit = |node: &Node, peer: &Peer| *node != self.me && peer.able && peer.reachable;
+        let fit = |node: &Node, peer: &Peer| {
+            *node != self.me && !peer.absent && peer.able && peer.reachable
+        };
         self.by_placement().find(|(node, peer)| fit(node, peer)).map(|(node, _)| node)
     }
 
     /// Without a lease: whether nobody else can be hosting it.
     pub(super) fn may_start(&self) -> bool {
         let Some(me) = self.mine().filter(|me| me.status == Status::Up) else { return false };
-        let older = self.peers.values().filter(|peer| (1..me.up_number).contains(&peer.up_number));
-        self.gone.is_empty() && older.into_iter().all(|peer| peer.over)
+        let is_out = |peer: &Peer| match peer.up_number {
+            0 => true, // It is not up, and never was.
+            age if age < me.up_number => peer.over || peer.absent,
+            _ => peer.over || peer.absent || peer.managed && !peer.hosting,
+        };
+        let mut others = self.peers.iter().filter(|(node, _)| **node != self.me);
+        self.gone.is_empty() && others.all(|(_, peer)| is_out(peer))
     }
 
     /// Without a lease: the older ones on their way out that have not said that they have stopped.
@@ -75,7 +88,8 @@ impl Manager {
             Some(me) if me.status == Status::Up && !self.guarded => me.up_number,
             _ => 0,
         };
-        let leaving = move |peer: &Peer| peer.up_number < age && peer.status > Status::Up;
+        let leaving =
+            move |peer: &Peer| peer.up_number < age && peer.status > Status::Up && !peer.absent;
         self.peers.iter().filter(move |(_, peer)| leaving(peer) && !peer.over).map(|(node, _)| node)
     }
 
@@ -94,7 +108,8 @@ impl Manager {
             return Stance::Allowed;
         }
         // One that the store did not answer has to find out when it does again.
-        let next = self.by_placement().take(OBSERVERS).any(|(node, _)| *node == self.me);
+        let present = self.by_placement().filter(|(_, peer)| !peer.absent);
+        let next = present.take(OBSERVERS).any(|(node, _)| *node == self.me);
         if next || !self.store_answers { Stance::Observing } else { Stance::Out }
     }
 }

@@ -40,30 +40,147 @@ fn view(text: &str) -> View {
     View::of(members, cuts)
 }
 
-struct Test(Manager);
+struct Test(Manager, BTreeSet<Node>);
 
 impl Test {
     fn new(me: &str, lease: bool) -> Self {
         let settings = Settings { role: None, ..Settings::default() };
-        Self(Manager::new(node(me), "cron", lease, settings, at(0.0)))
+        Self(Manager::new(node(me), "cron", lease, settings, at(0.0)), BTreeSet::new())
     }
 
     /// Everything but what is said.
     fn does(&mut self) -> Vec<Effect> {
-        self.all().into_iter().filter(|effect| !matches!(effect, Effect::Tell(..))).collect()
+        let says = |effect: &Effect| matches!(effect, Effect::Tell(..) | Effect::Ask(..));
+        self.all().into_iter().filter(|effect| !says(effect)).collect()
     }
 
     fn all(&mut self) -> Vec<Effect> {
         std::iter::from_fn(|| self.0.next_effect()).collect()
     }
 
+    /// A view; whoever is new in it has a manager, and says so.
     fn view(&mut self, now: f64, text: &str) -> Vec<Effect> {
+        let (view, me) = (view(text), self.0.me.clone());
+        self.0.view(at(now), &view);
+        for (node, _) in view.members().filter(|(node, _)| **node != me) {
+            if self.1.insert(node.clone()) {
+                self.0.heard(at(now), node, &Word::State { hosting: None, able: true });
+            }
+        }
+        self.does()
+    }
+
+    /// A view in which nobody says anything.
+    fn silent_view(&mut self, now: f64, text: &str) -> Vec<Effect> {
         self.0.view(at(now), &view(text));
+        self.does()
+    }
+
+    fn hear(&mut self, now: f64, from: &str, hosting: Option<Token>) -> Vec<Effect> {
+        self.0.heard(at(now), &node(from), &Word::State { hosting, able: true });
+        self.does()
+    }
+
+    fn pass(&mut self, until: f64) -> Vec<Effect> {
+        while self.0.next_wake() <= at(until) {
+            self.0.tick(self.0.next_wake());
+        }
+        self.0.tick(at(until));
         self.does()
     }
 }
 
-use Effect::{Look, Over, Release, Stand, Start, Stop, Tell};
+#[test]
+fn with_a_lease_whoever_says_nothing_is_not_waited_for() {
+    let mut b = Test::new("b", LEASE);
+    assert_eq!(b.silent_view(0.0, "a b"), [Stand(Observing)]);
+    assert_eq!(b.pass(9.9), []);
+    assert_eq!(b.pass(10.0), [Stand(Allowed)], "a has a proxy, or an older program");
+    // It is there after all: whoever hosts hands over to it, as always.
+    b.0.won(at(11.0), token(5));
+    b.does();
+    b.hear(12.0, "a", None);
+    assert_eq!(b.pass(22.0), [Stop(StopReason::HandOver(node("a")))]);
+    let mut b = Test::new("b", LEASE);
+    b.silent_view(0.0, "a b");
+    b.hear(1.0, "a", None);
+    assert_eq!(b.pass(600.0), [], "a has a manager, and is waited for");
+}
+
+#[test]
+fn managers_introduce_themselves() {
+    let mut b = Test::new("b", false);
+    b.0.view(at(0.0), &view("a b"));
+    let state = Word::State { hosting: None, able: true };
+    let (a, z) = (node("a"), node("z"));
+    assert_eq!(b.all(), [Tell(a.clone(), state.clone()), Tell(z.clone(), state.clone())]);
+    b.0.heard(at(0.1), &z, &state);
+    assert_eq!(b.all(), [Tell(z, state.clone())], "an answer");
+    b.0.tick(at(1.0));
+    assert_eq!(b.all(), [Ask(a.clone(), state.clone())], "without a lease it has to know");
+    b.0.absent(at(1.1), &a);
+    assert_eq!(b.does(), [Start(token(2))]);
+    // With one it can wait.
+    let mut b = Test::new("b", LEASE);
+    b.0.view(at(0.0), &view("a b"));
+    b.all();
+    b.0.tick(at(1.0));
+    assert!(b.all().contains(&Tell(a, state)));
+}
+
+#[test]
+fn no_lease_members_without_a_manager_are_not_waited_for() {
+    let mut b = Test::new("b", false);
+    assert_eq!(b.silent_view(0.0, "a b c"), []);
+    b.hear(0.1, "z", None);
+    b.0.absent(at(0.1), &node("a"));
+    assert_eq!(b.does(), [], "c might have been first");
+    assert_eq!(b.pass(9.9), []);
+    assert_eq!(b.pass(10.0), [Start(token(2))], "c says nothing at all");
+    // One that has gone, and had none, is not waited for either.
+    let mut b = Test::new("b", false);
+    b.silent_view(0.0, "a b");
+    b.hear(0.1, "z", None);
+    b.0.absent(at(0.2), &node("a"));
+    assert_eq!(b.does(), [Start(token(2))]);
+}
+
+#[test]
+fn no_lease_one_that_is_slow_is_waited_for() {
+    let mut b = Test::new("b", false);
+    b.silent_view(0.0, "a b");
+    b.hear(0.1, "z", None);
+    b.hear(0.1, "a", None);
+    assert_eq!(b.pass(600.0), []);
+    let mut b = Test::new("b", false);
+    b.silent_view(0.0, "a- b");
+    b.hear(0.1, "z", None);
+    assert_eq!(b.pass(600.0), [], "who is out of reach can say nothing");
+}
+
+#[test]
+fn no_lease_an_older_one_that_comes_late_waits() {
+    let mut a = Test::new("a", false);
+    assert_eq!(a.silent_view(0.0, "a b"), [], "b may host it");
+    a.hear(0.1, "z", None);
+    a.hear(0.1, "b", Some(token(2)));
+    assert_eq!(a.pass(60.0), []);
+    assert!(a.0.why_not().contains("another node hosts it"), "{}", a.0.why_not());
+    a.hear(60.5, "b", None);
+    assert_eq!(a.pass(61.0), [], "it is stopping, perhaps");
+    a.0.heard(at(62.0), &node("b"), &Word::HandedOver { token: token(2) });
+    assert_eq!(a.does(), [Start(token(1))]);
+    // One that has hosted, and was removed, counts for the margin.
+    let mut a = Test::new("a", false);
+    a.silent_view(0.0, "a b");
+    a.hear(0.1, "z", None);
+    a.hear(0.1, "b", Some(token(2)));
+    assert_eq!(a.silent_view(5.0, "a _"), []);
+    assert_eq!(a.pass(24.9), []);
+    assert_eq!(a.pass(25.0), [Start(token(1))]);
+}
+
+use Effect::{Ask, Look, Over, Release, Stand, Start, Stop, Tell};
 use Stance::{Allowed, Observing, Out};
 
 #[test]

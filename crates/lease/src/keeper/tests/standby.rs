@@ -286,3 +286,19 @@ fn what_was_lost_before_anybody_took_it_is_contended_for_again() {
     keeper.decline(seconds(7.75));
     assert_eq!(keeper.poll(seconds(7.75), nonce(2)).unwrap().1, given_back(1));
 }
+
+/// What was read elsewhere counts from then, as if this contender had read it; and only for that version.
+#[test]
+fn what_was_seen_before_is_not_waited_for_again() {
+    let record = foreign_record();
+    let begin = |now| {
+        let seen = Some((record.clone(), seconds(0.0)));
+        let wish = Wish { seen, ..Wish::new(name("a"), owner("me")) };
+        Keeper::new(wish, Settings::new(TTL), 1, now)
+    };
+    let ttl = record.ttl.as_secs_f64();
+    let (_, acquire) = acquisition(begin(seconds(ttl)).poll(seconds(ttl), nonce(2)));
+    assert_eq!(acquire.takeover, Some(record.version.clone()), "and only that version");
+    let (_, early) = begin(seconds(ttl - 1.0)).poll(seconds(ttl - 1.0), nonce(3)).unwrap();
+    assert_eq!(early, read(&["a"]));
+}

@@ -296,7 +296,8 @@ impl World {
         match &message {
             Message::Greeting { term, .. } => {
                 self.invariants.greeted(id, *term);
-                shell.region.receive(from, message, local);
+                shell.region.receive(from, message.clone(), local);
+                shell.coordinator.receive(from, message, local);
             }
             Message::Allocate(_) | Message::HandOff(_) => {
                 let before = shell.region.counts();
@@ -312,8 +313,7 @@ impl World {
                     self.sim.meet("late allocate refused");
                 }
             }
-            Message::Homes { .. } => shell.region.receive(from, message, local),
-            Message::Refused(_) => {
+            Message::Homes { .. } | Message::Refused(_) => {
                 shell.region.receive(from, message.clone(), local);
                 shell.coordinator.receive(from, message, local);
             }
@@ -321,7 +321,8 @@ impl World {
             | Message::Started(_)
             | Message::Stopped(_)
             | Message::Where(_)
-            | Message::Able(_) => {
+            | Message::Able(_)
+            | Message::Introduce { .. } => {
                 let before = shell.coordinator.counts().stale_answers;
                 shell.coordinator.receive(from, message, local);
                 if shell.coordinator.counts().stale_answers > before {

@@ -305,7 +305,7 @@ impl Sim {
 
     fn carry_out_singleton(&mut self, agent: &mut Agent, local: Moment, effect: Effect) {
         let node = agent.node.clone();
-        if !matches!(effect, Effect::Tell(..)) {
+        if !matches!(effect, Effect::Tell(..) | Effect::Ask(..)) {
             self.note(|| format!("{node} singleton: {effect:?}"));
         }
         match effect {
@@ -331,7 +331,10 @@ impl Sim {
                 self.stop_instance(agent, local, &reason);
             }
             Effect::Release => self.release_singleton(agent, local),
-            Effect::Tell(to, word) => self.send_mail(agent, &to, Mail::Word(word)),
+            // Everybody here has a manager.
+            Effect::Tell(to, word) | Effect::Ask(to, word) => {
+                self.send_mail(agent, &to, Mail::Word(word));
+            }
             Effect::Over => agent.over = true,
         }
     }
