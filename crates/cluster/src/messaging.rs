@@ -42,12 +42,12 @@
 //!   takes what it had received with it, and of that membership tells.
 //! - **Unknown is not no.** [`AskError`] says whether the question certainly was not handled, or
 //!   may have been.
-//! - **Bounded.** A receiver that does not keep up fills its mailbox; then [`Sender::ask`] and
-//!   [`Sender::try_tell`] are refused at once, and a [`Sender::tell`] makes its node's whole lane
-//!   wait, until senders there wait. That holds up what that node sends to others here, answers
-//!   included, so it has a limit: a receiver that is full and has taken nothing for a second
-//!   ([`PATIENCE`]) is *stuck*, and refuses everything until it takes something again. So a slow
-//!   receiver should be asked, or told with `try_tell`, or have a task behind it that takes.
+//! - **Bounded, each for itself.** A receiver that does not keep up fills its mailbox; then
+//!   [`Sender::ask`] and [`Sender::try_tell`] are refused at once, and [`Sender::tell`] waits, on the
+//!   node of the sender, after some megabytes for that receiver are on their way. What goes to other
+//!   receivers does not wait along, nor do answers. One that is full and has taken nothing for a second
+//!   ([`PATIENCE`]) is *stuck*, and refuses everything until it takes something again; so nobody
+//!   waits for it for ever.
 //!
 //! What is posted ([`Sender::post`]) overtakes all that, and may be lost in silence.
 

@@ -2,6 +2,8 @@
 #![allow(clippy::disallowed_methods, reason = "this is where tasks and deadlines come in")]
 
 mod ask;
+mod holds;
+mod overflow;
 mod read;
 
 use std::any::TypeId;
@@ -15,6 +17,8 @@ use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 use tokio::time::timeout;
 
 use self::ask::Asks;
+use self::holds::Holds;
+pub(super) use self::overflow::Excess;
 use super::mailbox::{Entry, Mailbox, Refused, Why};
 use super::wire::{self, Back, Head};
 use super::{
@@ -26,7 +30,7 @@ use crate::cluster::State;
 use crate::message::{Control, encode};
 use crate::transport::{Closed, DataLane, Frames, SendError, Transport, TransportSettings};
 
-/// For how long a full mailbox may make others wait.
+/// For how long a full mailbox may make others wait when nothing is taken from it.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The names of receivers that nodes post to each other begin so.
@@ -44,6 +48,7 @@ pub(crate) struct Messaging {
     attached: RwLock<Option<Attached>>,
     receivers: Mutex<Receivers>,
     asks: Asks,
+    holds: Holds,
     letters: Mutex<Option<broadcast::Sender<DeadLetter>>>,
     /// How many more refusals may wait for room on their way back.
     refusals: Arc<Semaphore>,
@@ -83,6 +88,7 @@ impl Messaging {
             attached: RwLock::default(),
             receivers: Mutex::default(),
             asks: Asks { waiting: Mutex::default(), next: AtomicU64::new(0) },
+            holds: Holds::default(),
             letters: Mutex::new(Some(broadcast::Sender::new(LETTERS))),
             refusals: Arc::new(Semaphore::new(REFUSALS)),
         }
@@ -287,7 +293,7 @@ impl Messaging {
             failed = message.encode(out).err();
         });
         match (frames, failed) {
-            (Ok(frames), None) => Ok(Entry::Frames { from, frames }),
+            (Ok(frames), None) => Ok(Entry::frames(from, frames)),
             (_, failed) => Err(NotDone::from_send(SendError::Empty, failed)),
         }
     }
@@ -302,10 +308,26 @@ impl Messaging {
         if self.is_me(node) {
             return self.try_put_own(&*self.own(name)?, message, None);
         }
-        let transport = self.transport_to(node)?;
         let mut frame = Vec::new();
         wire::put_to(&mut frame, wire::TRY, name.as_bytes());
         message.encode(&mut frame).map_err(NotDone::Encoding)?;
+        self.post_frame(node, frame)
+    }
+
+    /// Asks a node to hold back what it sends to a receiver of this one, or to go on with that.
+    fn post_hold(&self, node: &Node, receiver: &str, hold: bool) {
+        let mut frame = Vec::new();
+        wire::put_to(
+            &mut frame,
+            if hold { wire::HOLD } else { wire::RELEASE },
+            receiver.as_bytes(),
+        );
+        // If it is gone, nothing comes from there anyway.
+        drop(self.post_frame(node, frame));
+    }
+
+    fn post_frame(&self, node: &Node, frame: Vec<u8>) -> Result<(), NotDone> {
+        let transport = self.transport_to(node)?;
         let Some(frame) = encode(&Control::Posted(frame)) else {
             return Err(NotDone::Encoding(CodecError::new("it cannot be posted")));
         };
@@ -318,13 +340,16 @@ impl Messaging {
     }
 
     /// A node has posted something. Nobody waits here: what finds no room is dropped.
-    pub(crate) fn posted(&self, from: &Node, frame: &[u8]) {
-        let Head::To { name, .. } = wire::head(frame) else {
-            return telemetry::ignored();
+    pub(crate) fn posted(self: &Arc<Self>, from: &Node, frame: &[u8]) {
+        let name = match wire::head(frame) {
+            Head::To { name, .. } => name,
+            Head::Hold(name) => return self.hold(from, name),
+            Head::Release(name) => return self.release(from, name),
+            Head::Back(_) | Head::Other => return telemetry::ignored(),
         };
         let frames = Frames::one(|out| out.extend_from_slice(frame));
         if let (Some(mailbox), Ok(frames)) = (self.receiver(name), frames)
-            && let Err(refused) = mailbox.try_put(Entry::Frames { from: from.clone(), frames })
+            && let Err(refused) = mailbox.try_put(Entry::frames(from.clone(), frames))
         {
             telemetry::refused(refused.why.into(), 1);
         }
@@ -351,7 +376,7 @@ impl Messaging {
     pub(super) fn refuse_entry(self: &Arc<Self>, name: &str, entry: Entry, why: Lost) {
         match entry {
             Entry::Own { reply, .. } => self.refuse_own(name, reply, why),
-            Entry::Frames { from, mut frames } => {
+            Entry::Frames { from, mut frames, .. } => {
                 let mut tells = 0;
                 while let Some(delivered) =
                     frames.read_next(|frame| wire::delivered(frame).map(|message| message.ask))

@@ -25,6 +25,10 @@ pub fn data_frames(mut frames: Frames) {
                 assert!(out.len() <= first.len(), "what was not understood is left out");
                 frames.read_next(|_| ());
             }
+            Head::Hold(name) | Head::Release(name) => {
+                assert!(name.len() <= wire::NAME_MAX);
+                frames.read_next(|_| ());
+            }
             Head::Other => {
                 frames.read_next(|_| ());
             }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
+use super::driver::Excess;
 use super::{Lost, Reply, telemetry};
 use crate::Node;
 use crate::telemetry::Depth;
@@ -50,12 +51,21 @@ struct State {
 #[derive(Debug)]
 pub(crate) enum Entry {
     /// Another node.
-    Frames { from: Node, frames: Frames },
+    Frames {
+        from: Node,
+        frames: Frames,
+        /// It was told beyond the mailbox's room, and counts as that while it is here.
+        excess: Option<Excess>,
+    },
     /// This one.
     Own { from: Node, message: Box<dyn Any + Send>, reply: Reply },
 }
 
 impl Entry {
+    pub(crate) fn frames(from: Node, frames: Frames) -> Self {
+        Self::Frames { from, frames, excess: None }
+    }
+
     fn size(&self) -> (usize, usize) {
         match self {
             Self::Frames { frames, .. } => (frames.len(), frames.bytes()),
@@ -118,6 +128,43 @@ impl Mailbox {
         self.put(state, entry, full)
     }
 
+    /// Puts in what another node told, also beyond the room if `beyond` allows that for so many bytes:
+    /// whoever brings it must not wait.
+    pub(crate) fn put_told(
+        &self,
+        mut entry: Entry,
+        beyond: impl FnOnce(usize) -> Option<Excess>,
+    ) -> Result<(), Refused> {
+        let state = self.lock();
+        let mut full = state.waiting > 0 || self.is_full(&state);
+        if full
+            && !state.stuck
+            && !state.closed
+            && let Entry::Frames { frames, excess, .. } = &mut entry
+        {
+            *excess = beyond(frames.bytes());
+            full = excess.is_none();
+        }
+        self.put(state, entry, full)
+    }
+
+    /// Nothing has been taken for too long: nothing more is put in until something is, and what was
+    /// told beyond the room comes out again.
+    pub(crate) fn give_up(&self) -> Vec<Entry> {
+        let mut state = self.lock();
+        state.stuck = true;
+        let is_excess = |entry: &Entry| matches!(entry, Entry::Frames { excess: Some(_), .. });
+        let (out, kept): (Vec<_>, Vec<_>) = state.entries.drain(..).partition(is_excess);
+        state.entries = kept.into();
+        for (messages, bytes) in out.iter().map(Entry::size) {
+            state.messages -= messages;
+            state.bytes -= bytes;
+        }
+        let all = state.messages;
+        state.depth.set(all);
+        out
+    }
+
     fn put(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -148,8 +195,9 @@ impl Mailbox {
 
     /// Gets in line for room.
     pub(crate) fn wait(&self) -> Place<'_> {
-        self.lock().waiting += 1;
-        Place { mailbox: self }
+        let mut state = self.lock();
+        state.waiting += 1;
+        Place { mailbox: self, behind: state.taken + state.entries.len() as u64 }
     }
 
     /// How many entries were ever taken.
@@ -157,12 +205,12 @@ impl Mailbox {
         self.lock().taken
     }
 
-    /// Waits until there is room, or it is closed.
-    async fn room(&self) {
+    /// Waits until there is room, or so many entries were ever taken, or it is closed.
+    async fn room(&self, behind: u64) {
         loop {
             let mut emptied = std::pin::pin!(self.emptied.notified());
             emptied.as_mut().enable(); // Before the look, so that nothing is missed after it.
-            if self.has_room_or_closed() {
+            if self.has_room_or_closed(behind) {
                 return;
             }
             emptied.await;
@@ -212,9 +260,9 @@ impl Mailbox {
         self.lock().closed
     }
 
-    fn has_room_or_closed(&self) -> bool {
+    fn has_room_or_closed(&self, behind: u64) -> bool {
         let state = self.lock();
-        state.closed || !self.is_full(&state)
+        state.closed || !self.is_full(&state) || state.taken >= behind
     }
 
     fn is_full(&self, state: &State) -> bool {
@@ -230,14 +278,18 @@ impl Mailbox {
 /// Somebody's place in the line for room.
 pub(crate) struct Place<'a> {
     mailbox: &'a Mailbox,
+    /// When so many entries were ever taken, all that were here before it are gone. Other nodes may have
+    /// filled the room again by then, and more: they do not wait here.
+    behind: u64,
 }
 
 impl<'a> Place<'a> {
-    /// Waits until it is our turn and there is room, or the mailbox is closed.
+    /// Waits until it is our turn and there is room, or all that was here before us is gone, or the
+    /// mailbox is closed.
     pub(crate) async fn turn(&self) -> Turn<'a> {
         // Never closed.
         let turn = self.mailbox.turn.acquire().await.ok();
-        self.mailbox.room().await;
+        self.mailbox.room(self.behind).await;
         Turn { mailbox: self.mailbox, _turn: turn }
     }
 }
@@ -256,11 +308,10 @@ pub(crate) struct Turn<'a> {
 
 impl Turn<'_> {
     pub(crate) fn put(self, entry: Entry) -> Result<(), Refused> {
-        // Nobody has overtaken us, so the room is still there.
         self.mailbox.put(self.mailbox.lock(), entry, false)
     }
 }
 
-/// However few they are, messages of other nodes that wait in one mailbox take no more memory than
-/// this, and what is read in one go.
+/// However few they are, a mailbox is full when messages of other nodes in it take so many bytes. What is
+/// told beyond that is counted as overflow, which is bounded for each node.
 const BYTES: usize = 4 << 20;

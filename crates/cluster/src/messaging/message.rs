@@ -123,13 +123,22 @@ pub(crate) fn encode<M: Message>(
     message: M,
     head: impl FnOnce(&mut Vec<u8>) + Send,
 ) -> impl FnOnce(&mut Vec<u8>) + Send {
-    move |out| {
-        let start = out.len();
-        head(out);
-        if let Err(error) = message.encode(out) {
-            out.truncate(start);
-            *failed = Some(error);
-        }
+    move |out| append(failed, &message, head, out)
+}
+
+/// The same for a message that stays.
+#[inline]
+pub(crate) fn append<M: Message>(
+    failed: &mut Option<CodecError>,
+    message: &M,
+    head: impl FnOnce(&mut Vec<u8>),
+    out: &mut Vec<u8>,
+) {
+    let start = out.len();
+    head(out);
+    if let Err(error) = message.encode(out) {
+        out.truncate(start);
+        *failed = Some(error);
     }
 }
 

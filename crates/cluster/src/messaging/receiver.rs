@@ -146,7 +146,7 @@ impl<M: Message> Receiver<M> {
     fn next_in_hand(&mut self) -> Option<Received<M>> {
         loop {
             match self.hand.as_mut()? {
-                Entry::Frames { from, frames } => {
+                Entry::Frames { from, frames, .. } => {
                     let next = frames.read_next(|frame| {
                         let delivered = wire::delivered(frame)?;
                         Some((delivered.ask, decode::<M>(delivered.body)))

@@ -3,7 +3,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::driver::Route;
-use super::message::encode;
+use super::message::{append, encode};
 use super::wire::{self, TELL, TRY};
 use super::{Ask, AskError, DeadLetters, Message, Messaging, NotDone};
 use crate::transport::DataLane;
@@ -21,6 +21,12 @@ impl Cluster {
     /// ```
     pub fn to<M: Message>(&self, node: &Node, receiver: &str) -> Sender<M> {
         Sender::new(self.messaging(), node.clone(), receiver.into())
+    }
+
+    /// How long a frame to another node may be, with what says where it goes:
+    /// [`TransportSettings::data_frame_max`](crate::transport::TransportSettings::data_frame_max).
+    pub fn data_frame_max(&self) -> usize {
+        self.messaging().frame_max
     }
 
     /// What becomes of messages that were sent and then lost, from now on.
@@ -67,8 +73,8 @@ impl<M: Message> Sender<M> {
         &self.name
     }
 
-    /// Sends a message, after waiting for room on the way if need be. `Ok` means that it is on its
-    /// way; if it is lost there, there will be a [`DeadLetter`](super::DeadLetter). Dropping the
+    /// Sends a message, after waiting for room on the way if need be, and while the receiver does not
+    /// keep up with what this node sends it. `Ok` means that it is on its way; if it is lost there, there will be a [`DeadLetter`](super::DeadLetter). Dropping the
     /// future before it is done means that nothing was sent.
     ///
     /// ```no_run
@@ -77,6 +83,9 @@ impl<M: Message> Sender<M> {
     /// # Ok(()) }
     /// ```
     pub async fn tell(&self, message: M) -> Result<(), NotDone> {
+        if self.messaging.is_held(&self.node, &self.name) {
+            self.messaging.released(&self.node, &self.name).await;
+        }
         if let Some(lane) = self.open_lane() {
             return self.send(lane, TELL, message).await;
         }
@@ -86,37 +95,50 @@ impl<M: Message> Sender<M> {
         }
     }
 
-    /// As [`tell`](Self::tell), but a message that was not even encoded comes back with the error, to be
-    /// sent elsewhere.
+    /// As [`tell`](Self::tell), but a message that was not sent comes back with the error, to be sent
+    /// elsewhere, unless its receiver is on this node.
     pub async fn tell_or_back(&self, message: M) -> Result<(), (NotDone, Option<M>)> {
+        let mut place = Some(message);
+        self.tell_from(&mut place).await.map_err(|why| (why, place))
+    }
+
+    /// As [`tell`](Self::tell), for a message that may go elsewhere instead: it is taken from its place
+    /// when it is sent. While this waits, and if the future is dropped, it stays there.
+    pub async fn tell_from(&self, place: &mut Option<M>) -> Result<(), NotDone> {
+        if self.messaging.is_held(&self.node, &self.name) {
+            self.messaging.released(&self.node, &self.name).await;
+        }
         let kept;
         let lane = match self.open_lane() {
             Some(lane) => lane,
-            None => match self.messaging.route(&self.node, &self.name) {
-                Ok(Route::Lane(lane)) => {
+            None => match self.messaging.route(&self.node, &self.name)? {
+                Route::Lane(lane) => {
                     kept = lane;
                     self.keep(&kept)
                 }
-                Ok(Route::Own(mailbox)) => {
-                    let put = self.messaging.put_own(&mailbox, message, None, true).await;
-                    return put.map_err(|why| (why, None));
+                Route::Own(mailbox) => {
+                    let Some(message) = place.take() else { return Ok(()) };
+                    return self.messaging.put_own(&mailbox, message, None, true).await;
                 }
-                Err(why) => return Err((why, Some(message))),
             },
         };
-        let (mut failed, mut slot) = (None, Some(message));
-        let encode = |out: &mut Vec<u8>| {
-            if let Some(message) = slot.take() {
+        let mut failed = None;
+        // Not shared: a message need not be `Sync`.
+        let (slot, why) = (&mut *place, &mut failed);
+        let encode = move |out: &mut Vec<u8>| {
+            if let Some(message) = slot.as_ref() {
                 let head = |out: &mut Vec<u8>| wire::put_to(out, TELL, self.name.as_bytes());
-                encode(&mut failed, message, head)(out);
+                append(why, message, head, out);
             }
         };
         let sent = lane.send_with(encode).await;
-        sent.map_err(|error| (NotDone::from_send(error, failed), slot))
+        sent.map_err(|error| NotDone::from_send(error, failed))?;
+        *place = None;
+        Ok(())
     }
 
     /// Sends a message if there is room for it, both on the way and in the receiver's mailbox: if
-    /// the latter is full, there will be a [`DeadLetter`](super::DeadLetter).
+    /// only then the latter turns out to be full, there will be a [`DeadLetter`](super::DeadLetter).
     ///
     /// ```no_run
     /// # use tenure_cluster::messaging::{NotDone, Sender};
@@ -127,6 +149,9 @@ impl<M: Message> Sender<M> {
     /// # }
     /// ```
     pub fn try_tell(&self, message: M) -> Result<(), NotDone> {
+        if self.messaging.is_held(&self.node, &self.name) {
+            return Err(NotDone::Full);
+        }
         if let Some(lane) = self.open_lane() {
             return self.try_send(lane, message);
         }

@@ -12,8 +12,8 @@ pub const DEAD: &str = "tenure_messages_dead_total";
 pub const DEAD_MISSED: &str = "tenure_messages_dead_letters_missed_total";
 /// Counter, by `reason`: messages of other nodes that this one refused.
 pub const REFUSED: &str = "tenure_messages_refused_total";
-/// Counter: how often a full mailbox made a node's lane wait.
-pub const WAITED: &str = "tenure_messages_lane_waits_total";
+/// Counter: how often a full mailbox made senders wait, on this node or all of another node.
+pub const WAITED: &str = "tenure_messages_waits_total";
 /// Counter: frames that are not understood; a newer version may send them.
 pub const IGNORED: &str = "tenure_messages_ignored_total";
 /// Counter: answers that came when nobody waited any more.
@@ -28,7 +28,7 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(DEAD, &["reason"], "Messages of this node that were lost"),
     Metric::counter(DEAD_MISSED, &[], "Dead letters that a slow listener did not see"),
     Metric::counter(REFUSED, &["reason"], "Messages of other nodes that this one refused"),
-    Metric::counter(WAITED, &[], "How often a full mailbox made a node's lane wait"),
+    Metric::counter(WAITED, &[], "How often a full mailbox made senders wait"),
     Metric::counter(IGNORED, &[], "Message frames that were not understood"),
     Metric::counter(LATE, &[], "Answers that came when nobody waited any more"),
     Metric::counter(UNTOLD, &[], "Refusals that the sender could not be told"),

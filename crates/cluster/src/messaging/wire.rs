@@ -8,6 +8,7 @@
 //! | refused | the question's number, why |
 //! | unanswered | the question's number |
 //! | dead | why, how many (8 bytes), the receiver's name |
+//! | hold, release | the receiver's name; these are posted |
 //!
 //! Numbers are little-endian. Kinds that are not known are for a newer version.
 
@@ -20,6 +21,8 @@ const ANSWER: u8 = 4;
 const REFUSED: u8 = 5;
 const UNANSWERED: u8 = 6;
 const DEAD: u8 = 7;
+pub(crate) const HOLD: u8 = 8;
+pub(crate) const RELEASE: u8 = 9;
 
 /// The longest name.
 pub(crate) const NAME_MAX: usize = u8::MAX as usize;
@@ -31,6 +34,10 @@ pub(crate) enum Head<'a> {
     To { kind: u8, name: &'a [u8] },
     /// To whoever asked, or sent.
     Back(Back<'a>),
+    /// Whoever sends to this receiver is to wait.
+    Hold(&'a [u8]),
+    /// And need not any more.
+    Release(&'a [u8]),
     /// Not understood.
     Other,
 }
@@ -61,6 +68,8 @@ pub(crate) fn head(frame: &[u8]) -> Head<'_> {
             Some((name, rest)) if kind != ASK || rest.len() >= NUMBER => Head::To { kind, name },
             _ => Head::Other,
         },
+        HOLD => name(rest).map_or(Head::Other, |(name, _)| Head::Hold(name)),
+        RELEASE => name(rest).map_or(Head::Other, |(name, _)| Head::Release(name)),
         ANSWER | REFUSED | UNANSWERED | DEAD => back(kind, rest).map_or(Head::Other, Head::Back),
         _ => Head::Other,
     }
@@ -191,6 +200,13 @@ mod tests {
             out.clear();
             put_back(&mut out, back);
             assert_eq!(head(&out), Head::Back(back));
+        }
+
+        for (kind, read) in [(HOLD, Head::Hold(b"counter")), (RELEASE, Head::Release(b"counter"))] {
+            out.clear();
+            put_to(&mut out, kind, b"counter");
+            assert_eq!(head(&out), read);
+            assert_eq!(head(&out[..out.len() - 1]), Head::Other);
         }
     }
 

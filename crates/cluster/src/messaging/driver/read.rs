@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::overflow::Overflows;
 use super::{
-    Entry, Frames, Head, Lost, Mailbox, Messaging, Node, Refused, State, mpsc, put, telemetry,
-    timeout, wire,
+    Entry, Frames, Head, Lost, Mailbox, Messaging, Node, Refused, State, mpsc, telemetry, timeout,
+    wire,
 };
 
 pub(super) async fn read(
@@ -22,7 +23,8 @@ pub(super) async fn read(
         tracing::debug!(%from, messages, "messages of somebody who is no member were dropped");
         return;
     }
-    let mut reader = Reader { messaging, from, last: None };
+    let overflows = Overflows::new(&messaging, from.clone());
+    let mut reader = Reader { messaging, from, last: None, overflows };
     while let Some(mut frames) = batches.recv().await {
         while let Some(first) = frames.first() {
             match wire::head(first) {
@@ -30,13 +32,14 @@ pub(super) async fn read(
                     let found = reader.receiver(name);
                     let run =
                         frames.take_same(|first, other| wire::head(first) == wire::head(other));
-                    reader.deliver(kind, found, run).await;
+                    reader.deliver(kind, found, run);
                 }
                 Head::Back(back) => {
                     reader.messaging.returned(&reader.from, back);
                     frames.read_next(|_| ());
                 }
-                Head::Other => {
+                // Those are posted.
+                Head::Hold(_) | Head::Release(_) | Head::Other => {
                     telemetry::ignored();
                     frames.read_next(|_| ());
                 }
@@ -64,6 +67,7 @@ struct Reader {
     from: Node,
     /// Most messages go where the one before went.
     last: Option<Arc<Mailbox>>,
+    overflows: Overflows,
 }
 
 impl Reader {
@@ -78,14 +82,19 @@ impl Reader {
         self.last.clone().ok_or_else(|| String::from_utf8_lossy(name).into())
     }
 
-    async fn deliver(&self, kind: u8, found: Result<Arc<Mailbox>, Arc<str>>, run: Frames) {
-        let entry = Entry::Frames { from: self.from.clone(), frames: run.compact() };
+    /// Never waits: everything else that the node sends, answers included, comes after this.
+    fn deliver(&mut self, kind: u8, found: Result<Arc<Mailbox>, Arc<str>>, run: Frames) {
+        let entry = Entry::frames(self.from.clone(), run.compact());
         let mailbox = match found {
             Ok(mailbox) => mailbox,
             Err(name) => return self.messaging.refuse_entry(&name, entry, Lost::NoSuchReceiver),
         };
         let put = match kind {
-            wire::TELL => put(&mailbox, entry).await,
+            wire::TELL => {
+                let put = mailbox.put_told(entry, |bytes| self.overflows.add(&mailbox.name, bytes));
+                self.overflows.hold_if_high(&mailbox);
+                put
+            }
             _ => mailbox.try_put(entry),
         };
         if let Err(Refused { entry, why }) = put {
