@@ -192,8 +192,11 @@ pub enum StartError {
     /// It cannot be a name.
     #[error("a singleton's name has 1 to 200 bytes, not {0}")]
     Name(usize),
-    /// This process has started it already.
-    #[error("this node has started the singleton {0:?} already; use a proxy")]
+    /// This process has started it already; or it has no lease, and was stopped here.
+    #[error(
+        "this node has started the singleton {0:?} already: use a proxy. If it was stopped here and \
+         has no lease, give it one, or have this node join anew"
+    )]
     Started(Arc<str>),
     /// The cluster is over, or somebody uses Tenure's own names.
     #[error(transparent)]

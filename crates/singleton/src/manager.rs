@@ -100,6 +100,8 @@ pub struct Manager {
     /// The highest that anybody said.
     heard: Token,
     tell_at: Moment,
+    /// Until when it says what it does although nothing is wrong: others believe something else.
+    announces_until: Option<Moment>,
     effects: VecDeque<Effect>,
 }
 
@@ -175,6 +177,7 @@ impl Manager {
             last: Token::default(),
             heard: Token::default(),
             tell_at: now,
+            announces_until: None,
             effects: VecDeque::new(),
         }
     }
@@ -427,6 +430,23 @@ impl Manager {
         Ok(next)
     }
 
+    /// This node hosts it no more: hand over. [`Effect::Over`] says that this is done; from then on the
+    /// others are told, again and again, that this node does not count.
+    pub fn retire(&mut self, now: Moment) {
+        self.end(now, StopReason::Stopped);
+        self.act(now);
+    }
+
+    /// This node hosted it no more, and may again: the others are told, a few times.
+    pub fn announce(&mut self, now: Moment) {
+        self.announces_until = Some(now + ANNOUNCE);
+    }
+
+    /// Whether this node hosts it no more because of [`retire`](Self::retire).
+    pub fn is_retired(&self) -> bool {
+        self.ending == Some(StopReason::Stopped)
+    }
+
     /// This node is out of the cluster.
     pub fn out(&mut self, now: Moment) {
         self.end(now, StopReason::OutOfCluster);
@@ -448,6 +468,7 @@ impl Manager {
 
     fn able(&self) -> bool {
         self.store_answers
+            && !self.is_retired()
             && self.refused_until.is_none()
             && self.unable_until.is_none()
             && self.away_until.is_none()
@@ -499,13 +520,17 @@ impl Manager {
 
     /// Whether there is something to say again and again: words may be lost.
     fn tells(&self) -> bool {
+        if matches!(self.phase, Phase::Over) {
+            return self.is_retired();
+        }
         let asks = self.silent_older().next().is_some() || self.unknown().next().is_some();
-        !matches!(self.phase, Phase::Over) && (self.speaks() || asks)
+        self.speaks() || asks
     }
 
     /// Whether everybody is to know how this node is.
     fn speaks(&self) -> bool {
-        self.hosting().is_some() || !self.able()
+        let announces = self.announces_until.is_some_and(|until| self.tell_at <= until);
+        announces || self.hosting().is_some() || !self.able()
     }
 
     fn start(&mut self, now: Moment, token: Token) {
@@ -535,7 +560,12 @@ impl Manager {
     }
 
     fn end(&mut self, now: Moment, reason: StopReason) {
-        if matches!(self.ending, None | Some(StopReason::Leaving)) {
+        let ends = match self.ending {
+            None | Some(StopReason::Leaving) => true,
+            Some(StopReason::Stopped) => reason == StopReason::OutOfCluster,
+            Some(_) => false,
+        };
+        if ends {
             self.ending = Some(reason.clone());
             self.stop(now, reason);
         }
@@ -570,7 +600,8 @@ impl Manager {
     /// Nothing is hosted here: says so, and lets the node go.
     fn go(&mut self) {
         // The one who comes next would not know of those that this node waits for.
-        let waits = self.ending == Some(StopReason::Leaving) && !self.gone.is_empty();
+        let hands_over = matches!(self.ending, Some(StopReason::Leaving | StopReason::Stopped));
+        let waits = hands_over && !self.gone.is_empty();
         if waits && self.mine().is_some() {
             return;
         }
@@ -596,7 +627,11 @@ impl Manager {
 
     /// What it says to the others.
     pub fn word(&self) -> Word {
-        Word::State { hosting: self.hosting(), able: self.able() }
+        match self.phase {
+            // Without a lease the others wait until each older node has said that it is over.
+            Phase::Over if !self.guarded => Word::HandedOver { token: self.last },
+            _ => Word::State { hosting: self.hosting(), able: self.able() },
+        }
     }
 
     fn tell_all(&mut self) {
@@ -609,6 +644,8 @@ impl Manager {
 /// For how long a node that an operator took the singleton from leaves it to others: enough to look
 /// after it, or to restart it.
 pub const STAY_AWAY: Duration = Duration::from_secs(600);
+/// For how long a node that may host it again says so.
+const ANNOUNCE: Duration = Duration::from_secs(10);
 /// How often a host, or one that is unable, says so again.
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest pause before a restart, in backoffs.

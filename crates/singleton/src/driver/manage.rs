@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use tenure_cluster::{Cluster, Node, Views};
@@ -11,7 +11,7 @@ use tenure_lease::backend::{StoreError, StoreErrorKind};
 use tenure_lease::{LeaseError, Loss, Moment, Standby, Tenure};
 
 use super::instance::{Instance, Work};
-use super::post::{Did, HandOver, Post};
+use super::post::{Did, Managed, Post, Wish};
 use crate::builder::{Guard, Probe};
 use crate::manager::{Effect, Manager, Stance, StopReason};
 use crate::{Settings, StartError, Word, telemetry};
@@ -25,10 +25,10 @@ pub(crate) fn manage(
     work: Work,
 ) -> Result<(), StartError> {
     let post = Post::of(&cluster)?;
-    let (wishes, hand_overs) = mpsc::channel(1);
-    if !post.manage(&name, wishes) {
+    let (wish, wishes) = mpsc::channel(1);
+    let Some(managed) = post.manage(&name, wish) else {
         return Err(StartError::Started(name));
-    }
+    };
     telemetry::managed(&name);
     let (leave, leaving) = mpsc::channel(1);
     let (over, is_over) = watch::channel(false);
@@ -40,7 +40,11 @@ pub(crate) fn manage(
         }
     });
     let me = cluster.me();
-    let manager = Manager::new(me.clone(), &name, guard.is_some(), settings.clone(), Moment::now());
+    let now = Moment::now();
+    let mut manager = Manager::new(me.clone(), &name, guard.is_some(), settings.clone(), now);
+    if managed == Managed::Again {
+        manager.announce(now);
+    }
     let task = Task {
         me,
         words: post.words(&name),
@@ -60,8 +64,10 @@ pub(crate) fn manage(
         tenure: None,
         instance: None,
         releasing: None,
-        hand_overs,
+        wishes,
         asking: JoinSet::new(),
+        stoppers: Vec::new(),
+        is_stopped: false,
         over,
     };
     tokio::spawn(task.run(leaving));
@@ -92,9 +98,13 @@ struct Task {
     tenure: Option<Held>,
     instance: Option<Instance>,
     releasing: Option<tokio::task::JoinHandle<()>>,
-    hand_overs: mpsc::Receiver<HandOver>,
+    wishes: mpsc::Receiver<Wish>,
     /// Asks other nodes whether they have a manager; each of them once a second at most.
     asking: JoinSet<(Node, bool)>,
+    /// Those who wait until it is stopped on this node.
+    stoppers: Vec<oneshot::Sender<()>>,
+    /// It is: all that is left to do is to say so.
+    is_stopped: bool,
     over: watch::Sender<bool>,
 }
 
@@ -113,25 +123,30 @@ enum Happened {
     Ended(Result<(), crate::BoxError>),
     Released,
     Leave,
-    HandOver(HandOver),
+    Wish(Wish),
     Absent(Node),
     Time,
 }
 
 impl Task {
     async fn run(mut self, mut leaving: mpsc::Receiver<()>) {
-        let (mut out, mut left, mut deaf) = (false, false, false);
+        let (mut out, mut left, mut deaf, mut alone) = (false, false, false, false);
         loop {
             while let Some(effect) = self.manager.next_effect() {
                 if !self.carry_out(effect) {
                     continue;
                 }
                 self.work.refuse_waiting(&self.cluster);
-                if left || out || !self.next_life(&mut leaving).await {
+                if self.manager.is_retired() {
+                    self.stopped();
+                } else if left || out || !self.next_life(&mut leaving).await {
                     self.over.send_replace(true);
                     self.post.unmanage(&self.name);
                     return;
                 }
+            }
+            if self.is_stopped && (out || self.cluster.me() != self.me) {
+                return self.post.unmanage(&self.name);
             }
             if self.instance.is_none() && !self.manager.hosts() {
                 self.work.refuse_waiting(&self.cluster);
@@ -150,8 +165,15 @@ impl Task {
                         None => continue,
                     }
                 }
-                // Never closed before this ends: the post has the other end.
-                Some(wish) = self.hand_overs.recv() => Happened::HandOver(wish),
+                // The post has the other end.
+                wish = self.wishes.recv(), if !alone => match wish {
+                    Some(wish) => Happened::Wish(wish),
+                    None if self.is_stopped => return, // Another has taken its place.
+                    None => {
+                        alone = true;
+                        continue;
+                    }
+                },
                 acquired = acquired(&self.standby) => Happened::Acquired(Box::new(acquired)),
                 answers = answers(&self.standby, &mut self.probe, &mut self.past) => {
                     Happened::Store(answers)
@@ -210,12 +232,32 @@ impl Task {
                     self.manager.released(now);
                 }
                 Happened::Leave => self.manager.leave(now),
-                Happened::HandOver(wish) => {
-                    let _ = wish.send(self.manager.hand_over(now)); // Whoever asked may be gone.
+                Happened::Wish(Wish::HandOver(answer)) => {
+                    let _ = answer.send(self.manager.hand_over(now)); // Whoever asked may be gone.
+                }
+                Happened::Wish(Wish::Stop(stopper)) => {
+                    self.manager.retire(now);
+                    if !self.is_stopped {
+                        self.stoppers.push(stopper);
+                    }
                 }
                 Happened::Absent(node) => self.manager.absent(now, &node),
                 Happened::Time => self.manager.tick(now),
             }
+        }
+    }
+
+    /// It is stopped on this node, and its lease is given back. Without a lease nothing would keep two
+    /// nodes from hosting it, if it was started here again: then there is no other manager before this
+    /// node has joined anew.
+    fn stopped(&mut self) {
+        self.is_stopped = true;
+        self.over.send_replace(true);
+        if self.guard.is_some() {
+            self.post.set_replaceable(&self.name);
+        }
+        for stopper in self.stoppers.drain(..) {
+            let _ = stopper.send(()); // Whoever waited may be gone.
         }
     }
 

@@ -88,12 +88,27 @@ struct Slot {
     words: broadcast::Sender<(Node, Word)>,
     /// There is a manager of it here, and this is why it does not host it.
     managed: Option<String>,
-    /// The way to that manager.
-    manager: Option<mpsc::Sender<HandOver>>,
+    /// The way to that manager. One that finds the other end dropped has been replaced.
+    manager: Option<mpsc::Sender<Wish>>,
+    /// It was stopped here, and another manager may take the place of this one.
+    replaceable: bool,
 }
 
-/// An operator's wish that another node hosts it; answered with who that is, or why not.
-pub(super) type HandOver = oneshot::Sender<Result<Node, String>>;
+/// Which manager of a singleton there is on this node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Managed {
+    First,
+    /// It was stopped here.
+    Again,
+}
+
+/// What is wanted of a manager on this node.
+pub(super) enum Wish {
+    /// Another node should host it; answered with who that is, or why not.
+    HandOver(oneshot::Sender<Result<Node, String>>),
+    /// This node should host it no more; answered when nothing of it is left here.
+    Stop(oneshot::Sender<()>),
+}
 
 impl Post {
     /// Opens it, when it is first asked for.
@@ -129,26 +144,40 @@ impl Post {
         lock(&self.slots).entry(singleton.clone()).or_default().words.subscribe()
     }
 
-    /// Notes that this node has a manager of the singleton; whether it is the first.
-    pub(super) fn manage(&self, singleton: &Arc<str>, manager: mpsc::Sender<HandOver>) -> bool {
+    /// Notes that this node has a manager of the singleton: the first, or another after it was
+    /// stopped here. `None` if there is one.
+    pub(super) fn manage(
+        &self,
+        singleton: &Arc<str>,
+        manager: mpsc::Sender<Wish>,
+    ) -> Option<Managed> {
         let mut slots = lock(&self.slots);
         let slot = slots.entry(singleton.clone()).or_default();
-        let first = slot.managed.is_none();
-        if first {
-            (slot.managed, slot.manager) = (Some(String::new()), Some(manager));
+        let managed = match (&slot.managed, std::mem::take(&mut slot.replaceable)) {
+            (None, _) => Managed::First,
+            (Some(_), true) => Managed::Again,
+            (Some(_), false) => return None,
+        };
+        (slot.managed, slot.manager) = (Some(String::new()), Some(manager));
+        Some(managed)
+    }
+
+    /// The manager has stopped it on this node, and another may take its place.
+    pub(super) fn set_replaceable(&self, singleton: &Arc<str>) {
+        if let Some(slot) = lock(&self.slots).get_mut(singleton) {
+            slot.replaceable = true;
         }
-        first
     }
 
     /// The way to the manager on this node, if there is one.
-    pub(super) fn manager(&self, singleton: &Arc<str>) -> Option<mpsc::Sender<HandOver>> {
+    pub(super) fn manager(&self, singleton: &Arc<str>) -> Option<mpsc::Sender<Wish>> {
         lock(&self.slots).get(singleton)?.manager.clone()
     }
 
     /// The manager has ended.
     pub(super) fn unmanage(&self, singleton: &Arc<str>) {
         if let Some(entry) = lock(&self.slots).get_mut(singleton) {
-            (entry.managed, entry.manager) = (None, None);
+            (entry.managed, entry.manager, entry.replaceable) = (None, None, false);
         }
     }
 
@@ -202,7 +231,8 @@ impl Post {
 
 impl Default for Slot {
     fn default() -> Self {
-        Self { words: broadcast::channel(WORDS).0, managed: None, manager: None }
+        let words = broadcast::channel(WORDS).0;
+        Self { words, managed: None, manager: None, replaceable: false }
     }
 }
 

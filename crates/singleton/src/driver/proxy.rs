@@ -16,7 +16,7 @@ use tenure_cluster::messaging::{
 use tenure_cluster::{Cluster, Node, Views};
 use tenure_lease::{Moment, Token};
 
-use super::post::Post;
+use super::post::{Post, Wish};
 use crate::hosted::{inbox, reliable_inbox};
 use crate::proxy::{Finder, Host, Put};
 use crate::{Settings, Word, telemetry};
@@ -378,8 +378,22 @@ impl<M: Message> Proxy<M> {
         let ended = || HandOverError("it is over on this node".into());
         let manager = self.shared.post.manager(&self.shared.name).ok_or_else(ended)?;
         let (answer, answered) = oneshot::channel();
-        manager.send(answer).await.map_err(|_| ended())?;
+        manager.send(Wish::HandOver(answer)).await.map_err(|_| ended())?;
         answered.await.map_err(|_| ended())?.map_err(HandOverError)
+    }
+
+    /// Stops hosting it on this node, which stays in the cluster: another node hosts it, if it may, and
+    /// this proxy goes on. Returns when it has ended here and its lease is given back.
+    ///
+    /// With a lease it can be started here again ([`Builder`](crate::Builder)). Without one only the
+    /// oldest node may host it, so this one cannot again before it has left the cluster and joined
+    /// anew: [`StartError::Started`](crate::StartError::Started).
+    pub async fn stop(&self) {
+        let Some(manager) = self.shared.post.manager(&self.shared.name) else { return };
+        let (stopper, stopped) = oneshot::channel();
+        if manager.send(Wish::Stop(stopper)).await.is_ok() {
+            let _ = stopped.await; // If nobody answers, this node is out of the cluster.
+        }
     }
 
     /// Who hosts it, since when, under which token; why not, if nobody does.

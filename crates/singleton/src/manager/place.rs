@@ -14,6 +14,7 @@ impl Manager {
             Phase::Hosting { .. } => "the singleton failed, and will be started again".into(),
             Phase::Stopping { .. } => "the singleton is stopping".into(),
             Phase::Releasing { .. } => "its lease is being given back".into(),
+            Phase::Over if self.is_retired() => "it was stopped on this node".into(),
             Phase::Over => "this node has handed over for good".into(),
             Phase::Waiting if self.unable_until.is_some() => {
                 "the singleton does not start on this node".into()

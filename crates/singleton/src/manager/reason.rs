@@ -16,6 +16,8 @@ pub enum StopReason {
     HandOver(Node),
     /// This node leaves the cluster.
     Leaving,
+    /// It was stopped on this node ([`Proxy::stop`](crate::Proxy::stop)); others host it.
+    Stopped,
     /// This node was declared down, or is out of the cluster for another reason.
     OutOfCluster,
 }
@@ -27,6 +29,7 @@ impl StopReason {
             Self::LeaseLost(_) => "lease_lost",
             Self::HandOver(_) => "hand_over",
             Self::Leaving => "leaving",
+            Self::Stopped => "stopped",
             Self::OutOfCluster => "out_of_cluster",
         }
     }
@@ -38,6 +41,7 @@ impl fmt::Display for StopReason {
             Self::LeaseLost(loss) => write!(f, "the lease is lost: {loss}"),
             Self::HandOver(node) => write!(f, "it is handed over to {node}"),
             Self::Leaving => f.write_str("this node leaves"),
+            Self::Stopped => f.write_str("it was stopped on this node"),
             Self::OutOfCluster => f.write_str("this node is out of the cluster"),
         }
     }
