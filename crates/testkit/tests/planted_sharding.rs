@@ -8,15 +8,15 @@ use tenure_testkit::sim::sharding::{Plan, run};
 /// Every rule, and the first seed at which its absence was found.
 const RULES: [(Rule, u64); 10] = [
     (Rule::UnreportedIsTaken, 1),
-    (Rule::WholeRosterFirst, 569),
-    (Rule::TokensMustBeAbove, 23),
+    (Rule::WholeRosterFirst, 782),
+    (Rule::TokensMustBeAbove, 70),
     (Rule::OnlySessionsFree, 0),
-    (Rule::AnswersNameTheAllocation, 494),
+    (Rule::AnswersNameTheAllocation, 70),
     (Rule::FenceWithTheShardsToken, 0),
     (Rule::OnlyWithTheLease, 0),
     (Rule::DirectivesNameTheSession, 35),
-    (Rule::RosterBeforeDirective, 822),
-    (Rule::OnlyTheRegisteredIsObeyed, 18),
+    (Rule::RosterBeforeDirective, 22),
+    (Rule::OnlyTheRegisteredIsObeyed, 80),
 ];
 
 /// What the absence of a rule leads to at this seed, if it shows.
