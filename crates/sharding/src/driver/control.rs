@@ -103,7 +103,7 @@ pub(super) struct Running<M> {
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Published {
     Slow,
-    Wait { here: bool },
+    Wait(Option<Node>),
     Here(Token),
     There(Node),
 }
