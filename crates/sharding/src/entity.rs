@@ -145,11 +145,14 @@ pub struct Hosted {
     shard: Arc<HostedShard>,
     id: EntityId,
     passivate: AtomicBool,
+    /// The last call of the entity kept the thread for long, so that the next one goes into a task of its
+    /// own at once. It is here since it takes no room here.
+    slow: AtomicBool,
 }
 
 impl Hosted {
-    pub(crate) fn new(shard: Arc<HostedShard>, id: EntityId) -> Self {
-        Self { shard, id, passivate: AtomicBool::new(false) }
+    pub(crate) fn new(shard: Arc<HostedShard>, id: EntityId, slow: bool) -> Self {
+        Self { shard, id, passivate: AtomicBool::new(false), slow: AtomicBool::new(slow) }
     }
 
     /// The entity's id.
@@ -198,6 +201,14 @@ impl Hosted {
 
     pub(crate) fn is_passivated(&self) -> bool {
         self.passivate.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_slow(&self) -> bool {
+        self.slow.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_slow(&self, slow: bool) {
+        self.slow.store(slow, Ordering::Relaxed);
     }
 }
 

@@ -109,7 +109,7 @@ pub(super) struct Running<M> {
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Published {
     Slow,
-    Wait { here: bool },
+    Wait(Option<Node>),
     Here(Token),
     There(Node),
 }

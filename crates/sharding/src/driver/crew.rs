@@ -3,7 +3,7 @@
 //!
 //! A message is handled right here, as far as that goes without waiting. An entity that waits goes
 //! on in a task of its own, and what comes for it meanwhile waits in its mailbox: it slows nobody
-//! but those who send to it.
+//! but those who send to it. So does, from the start, one whose last call kept the thread for long.
 //!
 //! # Stopping a shard
 //!
@@ -159,6 +159,10 @@ pub(super) struct Common<E: Entity> {
     /// Rises with every handful of messages.
     pub(super) round: u64,
     pub(super) turn: Turn,
+    /// How many more calls are timed, since a turn was over before they were.
+    pub(super) timed: u32,
+    /// The last call of which that is known took long: who is new is expected to take long as well.
+    pub(super) slow: bool,
     pub(super) news: mpsc::UnboundedSender<News<E::Message>>,
 }
 
@@ -198,6 +202,8 @@ pub(super) async fn run<E: Entity>(
         live: 0,
         round: 1,
         turn: Turn::default(),
+        timed: 0,
+        slow: false,
         news: inlet.news.clone(),
     };
     let mut shards = Shards { common, shards: Vec::new(), inlet, ahead: VecDeque::new() };
@@ -221,7 +227,10 @@ impl<E: Entity> Shards<E> {
                     self.common.tally.received(count);
                 }
             }
-            if handled >= IN_A_ROW || self.common.turn.was_over() {
+            if self.common.turn.was_over() {
+                (handled, self.common.timed) = (IN_A_ROW, TIMED);
+            }
+            if handled >= IN_A_ROW {
                 handled = 0;
                 tokio::task::yield_now().await;
             }
@@ -529,6 +538,8 @@ const FETCHED: usize = 8;
 const FETCHED_FROM: usize = 4096;
 /// How many messages are handled before others have their turn.
 const IN_A_ROW: usize = 1024;
+/// How many calls are timed after a turn that took long.
+const TIMED: u32 = 1024;
 /// So many at a time, and more are on their way.
 const MANY: usize = 32;
 /// How often a crew looks again before it sleeps: for some microseconds.

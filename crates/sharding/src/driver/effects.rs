@@ -17,6 +17,7 @@ use super::crew::{Ended, News, Order, StopOrder};
 use super::handle::closed;
 use super::letter::{Farewell, Letter, board};
 use super::outbox::{Out, Outbox};
+use super::queue::Refused;
 use super::remote::{Frame, Peer, refuse, size_or_guess};
 use super::routes::{Back, Item, Way as Route};
 use super::{Event, Parcel, Turn, What};
@@ -346,6 +347,7 @@ impl<M: Message> Control<M> {
         };
         match event {
             Event::Send { parcel, bytes, ack, .. } => {
+                self.make_room(shard, bytes);
                 self.region.send(shard, parcel, bytes, now);
                 self.taken(ack);
             }
@@ -354,10 +356,22 @@ impl<M: Message> Control<M> {
             }
             Event::Returned { from, mut parcel, bytes, .. } => {
                 parcel.ticket.get_or_insert_with(|| self.shared.routes.issue(shard));
+                self.make_room(shard, bytes);
                 self.region.returned(&from, shard, parcel, bytes, now);
             }
             Event::Mark { from, .. } => self.region.mark(&from, shard),
             Event::Marked { from, .. } => self.region.marked(&from, shard),
+        }
+    }
+
+    /// Throws questions out for which nobody waits any more, if there is no room for so many bytes.
+    fn make_room(&mut self, shard: Shard, bytes: usize) {
+        if !self.region.has_room(shard, bytes) && self.shared.routes.have_given_up(shard) {
+            let is_wanted = |parcel: &Parcel<M>| match &parcel.what {
+                What::Turn(grant) => !grant.is_closed(),
+                What::Tell(_) | What::Asked(..) => true,
+            };
+            self.region.retain_waiting(shard, is_wanted);
         }
     }
 
@@ -386,26 +400,32 @@ impl<M: Message> Control<M> {
             if running.held.is_some() {
                 continue; // It stops, and gives back what waits.
             }
-            while let Some(parcel) = running.pending.pop_front() {
+            while let Some(Parcel { id, from, what, ticket }) = running.pending.pop_front() {
                 let queue = &self.crews[running.crew].queue;
-                if !queue.has_spare_room() {
-                    running.pending.push_front(parcel);
+                let (message, back) = match what {
+                    What::Tell(message) => (message, None),
+                    What::Asked(message, reply) => (message, Some(Box::new(Back::Reply(reply)))),
+                    What::Turn(grant) => {
+                        let _ = grant.send(Ok(Turn::Here)); // Its time may be over.
+                        continue;
+                    }
+                };
+                let item = Item { id, from: from.map(Arc::new), message, back };
+                let max = self.shared.settings.buffer_messages;
+                if let Err(Refused::Full(item) | Refused::Closed(item)) =
+                    queue.put_beyond(shard, item, max)
+                {
+                    let from = item.sender();
+                    let Item { id, message, back, .. } = item;
+                    let what = match back.map(|back| *back) {
+                        Some(Back::Reply(reply)) => What::Asked(message, reply),
+                        None | Some(Back::Numbered(_)) => What::Tell(message),
+                    };
+                    running.pending.push_front(Parcel { id, from, what, ticket });
                     self.crowded.insert(shard);
                     break;
                 }
-                let Parcel { id, from, what, ticket } = parcel;
-                match what {
-                    What::Tell(message) => {
-                        let from = from.map(Arc::new);
-                        queue.put_first_in_line(shard, Item { id, from, message, back: None });
-                    }
-                    What::Asked(message, reply) => {
-                        let (from, back) = (from.map(Arc::new), Some(Box::new(Back::Reply(reply))));
-                        queue.put_first_in_line(shard, Item { id, from, message, back });
-                    }
-                    What::Turn(grant) => drop(grant.send(Ok(Turn::Here))), // Its time may be over.
-                }
-                drop(ticket);
+                drop(ticket); // It is where it goes.
             }
         }
     }
@@ -424,10 +444,14 @@ impl<M: Message> Control<M> {
         }
         if wanted != Published::Slow {
             // First nobody takes the slow way any more; then those that did must be where they go.
-            let here = matches!(wanted, Published::Here(_));
-            if self.published[index] != (Published::Wait { here }) {
-                self.published[index] = Published::Wait { here };
-                self.shared.routes.publish(shard, Route::Wait { here });
+            let to = match &wanted {
+                Published::There(node) => Some(node.clone()),
+                _ => None,
+            };
+            let wait = Published::Wait(to.clone());
+            if self.published[index] != wait {
+                self.published[index] = wait;
+                self.shared.routes.publish(shard, Route::Wait(to));
             }
             if !self.shared.routes.is_settled(shard) {
                 return false;
@@ -441,7 +465,7 @@ impl<M: Message> Control<M> {
             Published::There(node) => {
                 Route::There(Arc::new(Peer::new(&self.shared.cluster, node, &self.shared.inbox)))
             }
-            Published::Slow | Published::Wait { .. } => Route::Slow,
+            Published::Slow | Published::Wait(_) => Route::Slow,
         };
         self.shared.routes.publish(shard, route);
         self.published[index] = wanted;

@@ -11,7 +11,7 @@ use tenure_cluster::{Cluster, Node};
 
 use super::count::Counts;
 use super::reliable::Reliable;
-use super::remote::{Frame, Peer, Raw, RawAsk, bad_id, size};
+use super::remote::{Frame, Peer, Raw, RawAsk, bad_id, forward_len, head_len, size};
 use super::routes::{AskWay, Item, Routes, Sent, Ticket};
 use super::say::Said;
 use super::{Event, Parcel, Turn, What};
@@ -134,15 +134,26 @@ impl<M: Message> EntityRef<M> {
         if !self.id.is_valid() {
             return Err(NotDone::Encoding(bad_id(self.id.as_str().len())));
         }
-        let item = Item { id: self.id.clone(), from: None, message, back: None };
-        match self.shared.routes.send(self.shard, item).await {
-            Sent::Done => Ok(()),
-            Sent::There(peer, late, item) => {
-                let told = self.shared.tell_there(self.shard, &peer, item).await;
-                drop(late);
-                told
+        // On its way to another node it is measured anyway.
+        if may_be_long::<M>() && self.shared.routes.is_here(self.shard) {
+            self.shared.check_length(forward_len(&self.id, size(&message)))?;
+        }
+        let mut item = Item { id: self.id.clone(), from: None, message, back: None };
+        loop {
+            item = match self.shared.routes.send(self.shard, item).await {
+                Sent::Done => return Ok(()),
+                Sent::There(peer, late, item) => {
+                    let back = self.shared.tell_there(self.shard, &peer, item).await?;
+                    drop(late);
+                    match back {
+                        None => return Ok(()),
+                        Some(item) => item,
+                    }
+                }
+                Sent::Slow(ticket, item) => {
+                    return self.shared.tell_slow(self.shard, ticket, item).await;
+                }
             }
-            Sent::Slow(ticket, item) => self.shared.tell_slow(self.shard, ticket, item).await,
         }
     }
 
@@ -177,24 +188,47 @@ impl<M> std::fmt::Debug for EntityRef<M> {
 }
 
 impl<M: Message> Shared<M> {
-    async fn tell_there(&self, shard: Shard, peer: &Peer<M>, item: Item<M>) -> Result<(), NotDone> {
+    /// Sends a message to the node where its shard is. It comes back if the shard has moved before there
+    /// was room for it on the way.
+    async fn tell_there(
+        &self,
+        shard: Shard,
+        peer: &Peer<M>,
+        item: Item<M>,
+    ) -> Result<Option<Item<M>>, NotDone> {
         let Item { id, message, .. } = item;
-        match peer.tell.tell_or_back(Frame::Forward(id, message)).await {
-            Ok(()) => Ok(()),
-            Err((why, Some(Frame::Forward(id, message)))) if retriable(&why) => {
+        let mut frame = Some(Frame::Forward(id, message));
+        let told = tokio::select! {
+            biased;
+            told = peer.tell.tell_from(&mut frame) => Some(told),
+            () = self.routes.leads_elsewhere(shard, &peer.node) => None,
+        };
+        match (told, frame) {
+            (None, Some(Frame::Forward(id, message))) => {
+                Ok(Some(Item { id, from: None, message, back: None }))
+            }
+            (Some(Err(why)), Some(Frame::Forward(id, message))) if retriable(&why) => {
                 // Nothing has come of it: it waits for the next place.
                 let bytes = size(&message);
                 let parcel = Parcel { id, from: None, what: What::Tell(message), ticket: None };
                 let from = peer.node.clone();
-                self.control(Event::Returned { from, shard, parcel, bytes }).await
+                self.control(Event::Returned { from, shard, parcel, bytes }).await.map(|()| None)
             }
-            Err((why, _)) => Err(why),
+            (told, _) => told.unwrap_or(Ok(())).map(|()| None),
         }
+    }
+
+    /// Whether a frame of this length could be sent to any other node: it may have to be, wherever its
+    /// shard is now.
+    fn check_length(&self, frame: usize) -> Result<(), NotDone> {
+        let (len, max) = (head_len(&self.inbox) + frame, self.cluster.data_frame_max());
+        if len > max { Err(NotDone::TooLong { len, max }) } else { Ok(()) }
     }
 
     async fn tell_slow(&self, shard: Shard, ticket: Ticket, item: Item<M>) -> Result<(), NotDone> {
         let Item { id, message, .. } = item;
         let bytes = size(&message);
+        self.check_length(forward_len(&id, bytes))?;
         let (ack, taken) = oneshot::channel();
         let what = What::Tell(message);
         let parcel = Parcel { id, from: None, what, ticket: Some(ticket) };
@@ -269,7 +303,10 @@ impl<M: Message> Shared<M> {
             },
         };
         self.control(event).await?;
-        match granted.await {
+        let mut waits = Waits { routes: &self.routes, shard, granted: false };
+        let granted = granted.await;
+        waits.granted = true;
+        match granted {
             Ok(Ok(Turn::Here)) => Ok(AskWay::Here),
             Ok(Ok(Turn::There(node))) => {
                 Ok(AskWay::There(Arc::new(Peer::new(&self.cluster, &node, &self.inbox))))
@@ -278,6 +315,26 @@ impl<M: Message> Shared<M> {
             Err(_) => Err(closed()),
         }
     }
+}
+
+/// A question that waits for its turn.
+struct Waits<'a, M: Message> {
+    routes: &'a Routes<M>,
+    shard: Shard,
+    granted: bool,
+}
+
+impl<M: Message> Drop for Waits<'_, M> {
+    fn drop(&mut self) {
+        if !self.granted {
+            self.routes.give_up(self.shard);
+        }
+    }
+}
+
+/// Whether messages of this type need to be measured: one that owns nothing is as long as it is.
+fn may_be_long<M>() -> bool {
+    std::mem::needs_drop::<M>() || size_of::<M>() > SHORT
 }
 
 /// It certainly was not handled, and may be elsewhere.
@@ -304,10 +361,13 @@ impl<M: Message, Q: Ask> Asking<'_, M, Q> {
     pub async fn within(self, time: Duration) -> Result<Q::Reply, AskError> {
         let EntityRef { shared, id, shard } = self.entity;
         let question = Raw::forward(id, &self.message).map_err(NotDone::Encoding)?;
+        shared.check_length(question.len())?;
         shared.ask(id, *shard, question, time).await
     }
 }
 
+/// A message that owns nothing and takes no more bytes in memory takes fewer than a frame may have.
+const SHORT: usize = 1 << 10;
 /// How often a question is asked again for which there was no room.
 const FULL_MAX: u32 = 5;
 /// Half of the first pause before that; each is twice as long as the one before.

@@ -1,14 +1,15 @@
 //! What took the slow way to another node, or goes back to one: in order, and nobody waits for it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use tenure_cluster::Node;
-use tenure_cluster::messaging::{Message, NotDone};
+use tenure_cluster::messaging::{Lost, Message, NotDone, Reply};
 
-use super::remote::{Frame, Peer, size};
+use super::remote::{Frame, Peer, refuse, size};
 use super::routes::Ticket;
 use super::{Event, Parcel, Turn, What};
 use crate::Shard;
@@ -44,6 +45,7 @@ impl<M: Message> Outbox<M> {
 
 async fn send<M: Message>(shared: Arc<Shared<M>>, node: Node, mut queued: mpsc::Receiver<Out<M>>) {
     let peer = Peer::<M>::new(&shared.cluster, &node, &shared.inbox);
+    let mut patience = shared.settings.patience;
     while let Some(out) = queued.recv().await {
         let (frame, ticket) = match out {
             Out::Frame(frame, ticket) => (frame, ticket),
@@ -57,24 +59,63 @@ async fn send<M: Message>(shared: Arc<Shared<M>>, node: Node, mut queued: mpsc::
                 continue;
             }
         };
-        if let Err((why, frame)) = peer.tell.tell_or_back(frame).await {
-            tracing::debug!(kind = %shared.kind, %node, "not sent: {why}");
-            // The node is gone. What others sent goes with it; what this one sends waits.
-            let from = node.clone();
-            let event = match frame {
-                Some(Frame::Forward(id, message)) => {
-                    let shard = id.shard(shared.settings.shards);
-                    let bytes = size(&message);
-                    let parcel = Parcel { id, from: None, what: What::Tell(message), ticket };
-                    Event::Returned { from, shard, parcel, bytes }
-                }
-                // Nothing comes back from there any more.
-                Some(Frame::Mark(shard)) => Event::Marked { from, shard },
-                _ => continue,
-            };
-            if shared.control.send(event).await.is_err() {
-                return;
+        let shard = match &frame {
+            Frame::Forward(id, _) => Some(id.shard(shared.settings.shards)),
+            _ => None,
+        };
+        let mut place = Some(frame);
+        let told = tokio::select! {
+            biased;
+            told = peer.tell.tell_from(&mut place) => told,
+            // There was no room for it, and it is for another node now.
+            () = elsewhere(&shared, shard, &node, &mut patience) => Err(NotDone::Full),
+        };
+        let Err(why) = told else {
+            patience = shared.settings.patience;
+            continue;
+        };
+        tracing::debug!(kind = %shared.kind, %node, "not sent: {why}");
+        let lasting = matches!(why, NotDone::TooLong { .. } | NotDone::Encoding(_));
+        let from = node.clone();
+        let event = match (place, shard) {
+            // What this node sends waits for the next place.
+            (Some(Frame::Forward(id, message)), Some(shard)) if !lasting => {
+                let bytes = size(&message);
+                let parcel = Parcel { id, from: None, what: What::Tell(message), ticket };
+                Event::Returned { from, shard, parcel, bytes }
             }
+            // Nothing comes back from a node that is gone. Of one that has no room the region does not wait
+            // longer than this did.
+            (Some(Frame::Mark(shard)), _) if why != NotDone::Full => Event::Marked { from, shard },
+            (Some(Frame::Forward(..)), _) => {
+                refuse(&shared, None, Reply::nobody(), Lost::Unsent);
+                continue;
+            }
+            (Some(Frame::Return(..)), _) => {
+                refuse(&shared, Some(from), Reply::nobody(), Lost::Unsent);
+                continue;
+            }
+            _ => continue,
+        };
+        if shared.control.send(event).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits until a message is for another node; one that is not for a shard, until it has waited for long. The
+/// next one does not wait at all then, unless something was sent in between.
+async fn elsewhere<M: Message>(
+    shared: &Shared<M>,
+    shard: Option<Shard>,
+    node: &Node,
+    patience: &mut Duration,
+) {
+    match shard {
+        Some(shard) => shared.routes.leads_elsewhere(shard, node).await,
+        None => {
+            sleep(*patience).await;
+            *patience = Duration::ZERO;
         }
     }
 }

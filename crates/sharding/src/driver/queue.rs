@@ -2,7 +2,7 @@
 //!
 //! The crew takes all that is there at once, so that it and whoever sends seldom meet.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -23,6 +23,8 @@ pub(super) struct Queue<M> {
 
 struct State<M> {
     items: Items<M>,
+    /// How many of each shard are in it beyond its room.
+    beyond: HashMap<Shard, usize>,
     /// The crew sleeps.
     asleep: bool,
     /// How many wait for room; nobody overtakes them.
@@ -34,9 +36,9 @@ pub(super) type Items<M> = VecDeque<(Shard, Item<M>)>;
 
 impl<M> Queue<M> {
     pub(super) fn new() -> Self {
-        let items = VecDeque::new();
+        let (items, beyond) = (VecDeque::new(), HashMap::new());
         Self {
-            state: Mutex::new(State { items, asleep: false, waiting: 0, closed: false }),
+            state: Mutex::new(State { items, beyond, asleep: false, waiting: 0, closed: false }),
             filled: Notify::new(),
             emptied: Notify::new(),
             turn: Semaphore::new(1),
@@ -54,15 +56,27 @@ impl<M> Queue<M> {
         Ok(())
     }
 
-    /// Whether there is room for what has waited longer than everybody in line: some is kept for it.
-    pub(super) fn has_spare_room(&self) -> bool {
-        let state = self.lock();
-        state.items.len() < ITEMS + SPARE && !state.closed
-    }
-
-    /// Puts a message in that has waited longer than everybody in line.
-    pub(super) fn put_first_in_line(&self, shard: Shard, item: Item<M>) {
-        self.put(self.lock(), shard, item);
+    /// Puts a message in for which nobody may wait here: it has waited longer than everybody in line, or
+    /// those behind it are for other shards. So many of each shard may be in it beyond its room.
+    pub(super) fn put_beyond(
+        &self,
+        shard: Shard,
+        item: Item<M>,
+        max: usize,
+    ) -> Result<(), Refused<M>> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(Refused::Closed(item));
+        }
+        if state.waiting > 0 || state.items.len() >= ITEMS {
+            let beyond = state.beyond.entry(shard).or_default();
+            if *beyond >= max {
+                return Err(Refused::Full(item));
+            }
+            *beyond += 1;
+        }
+        self.put(state, shard, item);
+        Ok(())
     }
 
     #[inline]
@@ -110,6 +124,7 @@ impl<M> Queue<M> {
             true => std::mem::swap(into, &mut state.items),
             false => into.append(&mut state.items),
         }
+        state.beyond.clear();
         let waiting = state.waiting > 0;
         drop(state);
         if waiting {
@@ -133,6 +148,13 @@ impl<M> Queue<M> {
         // What is guarded is never left half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A message that was not put in.
+pub(super) enum Refused<M> {
+    Full(Item<M>),
+    /// The crew is gone.
+    Closed(Item<M>),
 }
 
 /// A place in the line for room.
@@ -165,5 +187,3 @@ impl<M> Turn<'_, M> {
 
 /// How many messages wait for a crew before senders do.
 const ITEMS: usize = 4096;
-/// Room for what has taken the slow way.
-const SPARE: usize = 1024;

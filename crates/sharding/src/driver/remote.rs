@@ -3,6 +3,7 @@
 //! A frame is a byte that says what it is; then, of a message, the length of the entity's id (two
 //! bytes, little-endian), the id, and the message; of a mark, the number of the shard (four bytes).
 
+use std::collections::{HashMap, VecDeque};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use tenure_cluster::messaging::{
 use tenure_cluster::{Cluster, Node};
 
 use super::handle::Shared;
-use super::routes::{Arrived, Back, Item};
+use super::routes::{Arrived, Back, Item, Ticket};
 use super::{Event, Parcel, What};
 use crate::Shard;
 use crate::id::{EntityId, ID_MAX};
@@ -89,6 +90,10 @@ impl Raw {
         put_message(&mut out, FORWARD, id, message)?;
         Ok(Self(out.into()))
     }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
 }
 
 impl Message for Raw {
@@ -134,33 +139,18 @@ pub(super) async fn receive<M: Message>(
     control: mpsc::Sender<Event<M>>,
 ) {
     let mut batch = Vec::new();
-    // Who sent the last one: most often, the next one, too.
-    let mut last: Option<Arc<Node>> = None;
-    while inbox.recv_many(&mut batch, BATCH).await > 0 {
-        for received in batch.drain(..) {
-            let Received { message: frame, from, reply } = received;
-            let event = match frame {
-                Frame::Forward(id, message) => {
-                    let wanted = reply.is_wanted();
-                    let back = wanted.then(|| Box::new(Back::Reply(reply)));
-                    if last.as_deref() != Some(&from) {
-                        last = Some(Arc::new(from));
-                    }
-                    let from = last.clone();
-                    match arrive(&shared, Item { id, from, message, back }).await {
-                        None => continue,
-                        Some(event) => event,
-                    }
-                }
-                Frame::Return(id, message) => {
-                    let shard = id.shard(shared.settings.shards);
-                    let bytes = size(&message);
-                    let parcel = Parcel { id, from: None, what: What::Tell(message), ticket: None };
-                    Event::Returned { from, shard, parcel, bytes }
-                }
-                Frame::Mark(shard) => Event::Mark { from, shard },
-                Frame::Marked(shard) => Event::Marked { from, shard },
-            };
+    let mut arrivals = Arrivals { shared: shared.clone(), parked: HashMap::new(), last: None };
+    let mut changes = shared.routes.changes();
+    loop {
+        let events: Vec<Event<M>> = tokio::select! {
+            biased;
+            Ok(()) = changes.changed(), if !arrivals.parked.is_empty() => arrivals.unpark(),
+            count = inbox.recv_many(&mut batch, BATCH) => match count {
+                0 => return,
+                _ => batch.drain(..).filter_map(|it| alone(|| arrivals.take(it))).collect(),
+            },
+        };
+        for event in events {
             if control.send(event).await.is_err() {
                 return;
             }
@@ -168,13 +158,87 @@ pub(super) async fn receive<M: Message>(
     }
 }
 
-/// A message has come that should be for a shard that is here; what else to do about it if not.
-async fn arrive<M: Message>(shared: &Shared<M>, item: Item<M>) -> Option<Event<M>> {
-    let shard = item.id.shard(shared.settings.shards);
-    let (ticket, item) = match shared.routes.arrive(shard, item).await {
-        Arrived::Delivered => return None,
-        Arrived::NotHere(ticket, item) => (ticket, item),
-    };
+/// What has come, on its way to shards. Nothing here waits for one of them: the others are behind it.
+struct Arrivals<M> {
+    shared: Arc<Shared<M>>,
+    /// What waits until its shard is here, which it is about to be.
+    parked: HashMap<Shard, VecDeque<Item<M>>>,
+    /// Who sent the last one: most often, the next one, too.
+    last: Option<Arc<Node>>,
+}
+
+impl<M: Message> Arrivals<M> {
+    /// What control is to do about a message.
+    fn take(&mut self, received: Received<Frame<M>>) -> Option<Event<M>> {
+        let Received { message: frame, from, reply } = received;
+        match frame {
+            Frame::Forward(id, message) => {
+                let wanted = reply.is_wanted();
+                let back = wanted.then(|| Box::new(Back::Reply(reply)));
+                if self.last.as_deref() != Some(&from) {
+                    self.last = Some(Arc::new(from));
+                }
+                let from = self.last.clone();
+                self.arrive(Item { id, from, message, back })
+            }
+            Frame::Return(id, message) => {
+                let shard = id.shard(self.shared.settings.shards);
+                let bytes = size_or_guess(&message);
+                let parcel = Parcel { id, from: None, what: What::Tell(message), ticket: None };
+                Some(Event::Returned { from, shard, parcel, bytes })
+            }
+            Frame::Mark(shard) => Some(Event::Mark { from, shard }),
+            Frame::Marked(shard) => Some(Event::Marked { from, shard }),
+        }
+    }
+
+    /// A message has come that should be for a shard that is here; what else to do about it if not.
+    fn arrive(&mut self, item: Item<M>) -> Option<Event<M>> {
+        let (shared, max) = (&self.shared, self.shared.settings.buffer_messages);
+        let shard = item.id.shard(shared.settings.shards);
+        if let Some(parked) = self.parked.get_mut(&shard) {
+            match parked.len() < max {
+                true => parked.push_back(item),
+                false => full(shared, item),
+            }
+            return None;
+        }
+        match shared.routes.arrive(shard, item, max) {
+            Arrived::Delivered => None,
+            Arrived::NotHere(ticket, item) => not_here(shard, ticket, item),
+            Arrived::Wait(item) => {
+                self.parked.entry(shard).or_default().push_back(item);
+                None
+            }
+            Arrived::Full(item) => {
+                full(shared, item);
+                None
+            }
+        }
+    }
+
+    /// The way to some shards has changed: what waited for them goes on, in order.
+    fn unpark(&mut self) -> Vec<Event<M>> {
+        let mut events = Vec::new();
+        for (_, mut items) in std::mem::take(&mut self.parked) {
+            while let Some(item) = items.pop_front() {
+                events.extend(alone(|| self.arrive(item)));
+            }
+        }
+        events
+    }
+}
+
+/// A panic of what users wrote, such as of a message when it is dropped, costs that message alone.
+fn alone<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        tracing::error!("a message of another node has panicked, and is lost");
+        None
+    })
+}
+
+/// A message for a shard that is not here.
+fn not_here<M: Message>(shard: Shard, ticket: Ticket, item: Item<M>) -> Option<Event<M>> {
     let from = item.sender()?; // It is from another node.
     let Item { id, message, back, .. } = item;
     let what = match back.map(|back| *back) {
@@ -186,6 +250,16 @@ async fn arrive<M: Message>(shared: &Shared<M>, item: Item<M>) -> Option<Event<M
     Some(Event::Forwarded { from, shard, parcel })
 }
 
+/// There is no room for a message.
+pub(super) fn full<M: Message>(shared: &Shared<M>, item: Item<M>) {
+    let from = item.sender();
+    match item.back.map(|back| *back) {
+        None => refuse(shared, from, Reply::nobody(), Lost::Full),
+        Some(Back::Reply(reply)) => refuse(shared, from, reply, Lost::Full),
+        Some(Back::Numbered(_)) => {} // Not done: it comes again.
+    }
+}
+
 /// Takes numbered messages, likewise.
 pub(super) async fn receive_numbered<M: Message>(
     shared: Arc<Shared<M>>,
@@ -195,19 +269,47 @@ pub(super) async fn receive_numbered<M: Message>(
         let (Addressed(id, message), delivery): (_, Delivery<()>) = delivery.split();
         let shard = id.shard(shared.settings.shards);
         let back = Some(Box::new(Back::Numbered(delivery)));
+        let item = Item { id, from: None, message, back };
         // If it is not here, it is dropped: not done, it comes again.
-        drop(shared.routes.arrive(shard, Item { id, from: None, message, back }).await);
+        alone(|| {
+            drop(shared.routes.arrive(shard, item, shared.settings.buffer_messages));
+            None::<()>
+        });
     }
 }
 
 /// How much a message takes on the wire, for bounds in bytes.
 pub(super) fn size<M: Message>(message: &M) -> usize {
-    let mut out = Vec::new();
-    match message.encode(&mut out) {
+    let mut out = SCRATCH.take();
+    out.clear();
+    let size = match message.encode(&mut out) {
         Ok(()) => out.len(),
         Err(_) => size_of::<M>(),
+    };
+    if out.capacity() <= SCRATCH_MAX {
+        SCRATCH.set(out);
     }
+    size
 }
+
+/// How long the frame of a message of this size is.
+pub(super) fn forward_len(id: &EntityId, size: usize) -> usize {
+    3 + id.as_bytes().len() + size
+}
+
+/// What messaging puts before a frame to this receiver: a byte, the receiver's name with its length, and
+/// the number of a question.
+pub(super) fn head_len(inbox: &str) -> usize {
+    2 + inbox.len() + 8
+}
+
+thread_local! {
+    /// Where messages are measured.
+    static SCRATCH: std::cell::Cell<Vec<u8>> = const { std::cell::Cell::new(Vec::new()) };
+}
+
+/// A larger one is not kept, lest each thread holds on to its longest message.
+const SCRATCH_MAX: usize = 64 << 10;
 
 /// The same where a panic of what users wrote would end more than their own task.
 pub(super) fn size_or_guess<M: Message>(message: &M) -> usize {

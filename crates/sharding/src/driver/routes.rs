@@ -26,7 +26,7 @@ use tenure_cluster::Node;
 use tenure_cluster::messaging::reliable::Delivery;
 use tenure_cluster::messaging::{Message, Reply};
 
-use super::queue::Queue;
+use super::queue::{Queue, Refused};
 use super::remote::Peer;
 use crate::Shard;
 use crate::id::EntityId;
@@ -67,6 +67,8 @@ struct Line<M> {
     way: RwLock<Way<M>>,
     tickets: AtomicUsize,
     late: AtomicUsize,
+    /// How many questions have given up on the slow way since somebody last looked for them.
+    given_up: AtomicUsize,
 }
 
 pub(super) enum Way<M> {
@@ -76,8 +78,8 @@ pub(super) enum Way<M> {
     There(Arc<Peer<M>>),
     /// Through the region.
     Slow,
-    /// It is about to be here, or to be elsewhere: then what comes from other nodes goes back.
-    Wait { here: bool },
+    /// It is about to be here, or to be on another node: then what comes from other nodes goes back.
+    Wait(Option<Node>),
 }
 
 /// What came of sending a message.
@@ -92,6 +94,10 @@ pub(super) enum Sent<M> {
 pub(super) enum Arrived<M> {
     Delivered,
     NotHere(Ticket, Item<M>),
+    /// Its shard is about to be here.
+    Wait(Item<M>),
+    /// Too many wait for its shard.
+    Full(Item<M>),
 }
 
 /// Where a question goes.
@@ -117,6 +123,7 @@ impl<M: Message> Routes<M> {
             way: RwLock::new(Way::Slow),
             tickets: AtomicUsize::new(0),
             late: AtomicUsize::new(0),
+            given_up: AtomicUsize::new(0),
         };
         Arc::new(Self {
             lines: (0..shards).map(line).collect(),
@@ -160,6 +167,37 @@ impl<M: Message> Routes<M> {
         }
     }
 
+    /// Whether messages to a shard go into a queue of this node.
+    #[inline]
+    pub(super) fn is_here(&self, shard: Shard) -> bool {
+        let way = self.line(shard).way.read().unwrap_or_else(PoisonError::into_inner);
+        matches!(*way, Way::Here(_))
+    }
+
+    /// Waits until a shard is known to be elsewhere than on this node, or to be about to be.
+    pub(super) async fn leads_elsewhere(&self, shard: Shard, node: &Node) {
+        let mut version = self.version.subscribe();
+        loop {
+            match &*self.line(shard).way.read().unwrap_or_else(PoisonError::into_inner) {
+                Way::There(peer) if peer.node == *node => {}
+                Way::Wait(Some(to)) if to == node => {}
+                Way::Slow => {}
+                Way::Here(_) | Way::There(_) | Way::Wait(_) => return,
+            }
+            let _ = version.changed().await; // Whoever publishes keeps these routes.
+        }
+    }
+
+    /// A question on the slow way waits no longer.
+    pub(super) fn give_up(&self, shard: Shard) {
+        self.line(shard).given_up.fetch_add(1, SeqCst);
+    }
+
+    /// Whether questions have given up since this was last asked.
+    pub(super) fn have_given_up(&self, shard: Shard) -> bool {
+        self.line(shard).given_up.swap(0, SeqCst) > 0
+    }
+
     /// Where messages to a shard go: straight away if they can. Waits for room.
     #[inline]
     pub(super) async fn send(self: &Arc<Self>, shard: Shard, item: Item<M>) -> Sent<M> {
@@ -184,25 +222,23 @@ impl<M: Message> Routes<M> {
         }
     }
 
-    /// The same for what has come from another node: if the shard is not here, it must go back.
-    pub(super) async fn arrive(self: &Arc<Self>, shard: Shard, item: Item<M>) -> Arrived<M> {
-        let mut item = item;
-        loop {
-            item = match self.pick_here(shard, item) {
-                Picked::Done => return Arrived::Delivered,
-                Picked::Full(queue, item) => match self.room(shard, queue, item).await {
-                    None => return Arrived::Delivered,
-                    Some(item) => item,
-                },
-                Picked::Wait(item) => {
-                    self.settled(shard).await;
-                    item
-                }
-                Picked::There(_, item) | Picked::Slow(item) => {
-                    return Arrived::NotHere(self.ticket(shard), item);
-                }
-            }
-        }
+    /// The same for what has come from another node: if the shard is not here, it must go back. Never
+    /// waits, since what has come for other shards is behind it.
+    pub(super) fn arrive(self: &Arc<Self>, shard: Shard, item: Item<M>, max: usize) -> Arrived<M> {
+        let line = self.line(shard);
+        let item = match &*line.way.read().unwrap_or_else(PoisonError::into_inner) {
+            Way::Here(queue) => match queue.put_beyond(shard, item, max) {
+                Ok(()) => return Arrived::Delivered,
+                Err(Refused::Full(item)) => return Arrived::Full(item),
+                // Whoever looks after the shard hears of it, and what the crew had goes first.
+                Err(Refused::Closed(item)) => item,
+            },
+            Way::Wait(None) => return Arrived::Wait(item),
+            // All others would wait behind this one, for as long as the new place is slow.
+            Way::There(_) | Way::Slow | Way::Wait(Some(_)) => item,
+        };
+        line.tickets.fetch_add(1, SeqCst);
+        Arrived::NotHere(self.ticket(shard), item)
     }
 
     /// Where a question goes.
@@ -224,7 +260,7 @@ impl<M: Message> Routes<M> {
                 line.tickets.fetch_add(1, SeqCst);
                 Some(AskWay::Slow(self.ticket(shard)))
             }
-            Way::Wait { .. } => None,
+            Way::Wait(_) => None,
         }
     }
 
@@ -233,7 +269,7 @@ impl<M: Message> Routes<M> {
         match &*self.line(shard).way.read().unwrap_or_else(PoisonError::into_inner) {
             Way::Here(_) => Some(me.clone()),
             Way::There(peer) => Some(peer.node.clone()),
-            Way::Slow | Way::Wait { .. } => None,
+            Way::Slow | Way::Wait(_) => None,
         }
     }
 
@@ -256,21 +292,7 @@ impl<M: Message> Routes<M> {
                 line.tickets.fetch_add(1, SeqCst);
                 Picked::Slow(item)
             }
-            Way::Wait { .. } => Picked::Wait(item),
-        }
-    }
-
-    #[inline]
-    fn pick_here(&self, shard: Shard, item: Item<M>) -> Picked<M> {
-        let line = self.line(shard);
-        match &*line.way.read().unwrap_or_else(PoisonError::into_inner) {
-            Way::Here(queue) => put(queue, shard, item),
-            // All others would wait behind this one, for as long as the new place is slow.
-            Way::There(_) | Way::Slow | Way::Wait { here: false } => {
-                line.tickets.fetch_add(1, SeqCst);
-                Picked::Slow(item)
-            }
-            Way::Wait { here: true } => Picked::Wait(item),
+            Way::Wait(_) => Picked::Wait(item),
         }
     }
 
@@ -304,10 +326,10 @@ impl<M: Message> Routes<M> {
         }
     }
 
-    /// Whether it is about to be here, if it is about to change.
-    fn is_changing(&self, shard: Shard) -> Option<bool> {
-        match *self.line(shard).way.read().unwrap_or_else(PoisonError::into_inner) {
-            Way::Wait { here } => Some(here),
+    /// Where it is about to be, if it is about to change.
+    fn is_changing(&self, shard: Shard) -> Option<Option<Node>> {
+        match &*self.line(shard).way.read().unwrap_or_else(PoisonError::into_inner) {
+            Way::Wait(to) => Some(to.clone()),
             _ => None,
         }
     }
@@ -371,27 +393,72 @@ impl<M> Drop for Late<M> {
 
 #[cfg(test)]
 mod tests {
-    use std::task::Poll;
+    use std::collections::VecDeque;
 
     use super::*;
 
+    fn item() -> Item<u64> {
+        Item { id: EntityId::new("a"), from: None, message: 1, back: None }
+    }
+
+    fn node(incarnation: u64) -> Node {
+        let address = tenure_cluster::Address::new("127.0.0.1:7400").unwrap();
+        Node { address, incarnation: tenure_cluster::Incarnation(incarnation) }
+    }
+
     #[tokio::test]
-    async fn who_waits_for_a_shard_that_goes_elsewhere_does_not_stop_the_others() {
+    async fn who_waits_on_the_way_to_a_node_hears_when_its_shard_moves() {
         let routes = Routes::<u64>::new(1);
-        let item = || Item { id: EntityId::new("a"), from: None, message: 1, back: None };
+        routes.publish(Shard(0), Way::Wait(Some(node(1))));
+        let former = node(1);
+        let mut elsewhere = std::pin::pin!(routes.leads_elsewhere(Shard(0), &former));
+        let mut is_elsewhere = async || {
+            tokio::time::timeout(std::time::Duration::from_millis(20), &mut elsewhere).await.is_ok()
+        };
+        assert!(!is_elsewhere().await);
+        // Nowhere is not elsewhere: that node may be the next one.
+        routes.publish(Shard(0), Way::Slow);
+        assert!(!is_elsewhere().await);
+        routes.publish(Shard(0), Way::Wait(Some(node(2))));
+        assert!(is_elsewhere().await);
+    }
+
+    #[test]
+    fn what_arrives_for_a_shard_that_goes_elsewhere_goes_back() {
+        let routes = Routes::<u64>::new(1);
         let slow = routes.issue(Shard(0));
-        routes.publish(Shard(0), Way::Wait { here: true });
-        let mut arriving = Box::pin(routes.arrive(Shard(0), item()));
-        let pending =
-            std::future::poll_fn(|cx| Poll::Ready(arriving.as_mut().poll(cx).is_pending()));
-        assert!(pending.await);
+        routes.publish(Shard(0), Way::Wait(None));
+        let Arrived::Wait(item) = routes.arrive(Shard(0), item(), 1) else {
+            panic!("it is about to be here")
+        };
         // It does not come after all.
-        routes.publish(Shard(0), Way::Wait { here: false });
-        let Arrived::NotHere(ticket, _) = arriving.await else { panic!("it is not here") };
-        let Arrived::NotHere(..) = routes.arrive(Shard(0), item()).await else {
+        routes.publish(Shard(0), Way::Wait(Some(node(1))));
+        let Arrived::NotHere(ticket, _) = routes.arrive(Shard(0), item, 1) else {
             panic!("it is not here")
         };
         drop((slow, ticket));
         assert!(routes.is_settled(Shard(0)));
+    }
+
+    #[test]
+    fn a_shard_for_which_much_has_come_leaves_the_others_of_its_crew_their_room() {
+        const MAX: usize = 10;
+        let (routes, queue) = (Routes::<u64>::new(2), Arc::new(Queue::new()));
+        routes.publish(Shard(0), Way::Here(queue.clone()));
+        routes.publish(Shard(1), Way::Here(queue.clone()));
+        let mut delivered = 0;
+        while let Arrived::Delivered = routes.arrive(Shard(0), item(), MAX) {
+            delivered += 1;
+        }
+        for _ in 0..MAX {
+            assert!(matches!(routes.arrive(Shard(1), item(), MAX), Arrived::Delivered));
+        }
+        assert!(matches!(routes.arrive(Shard(1), item(), MAX), Arrived::Full(_)));
+        // There is room again for both as soon as the crew has taken what there is.
+        let mut taken = VecDeque::new();
+        assert_eq!(queue.take(&mut taken, false), delivered + MAX);
+        assert!(matches!(routes.arrive(Shard(0), item(), MAX), Arrived::Delivered));
+        queue.close();
+        assert!(matches!(routes.arrive(Shard(0), item(), MAX), Arrived::NotHere(..)));
     }
 }

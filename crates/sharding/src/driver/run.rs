@@ -4,11 +4,16 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::time::Instant;
 
 use tenure_cluster::messaging::Received;
 use tenure_cluster::messaging::reliable::Delivery;
 
+use super::turn::LONG;
 use crate::id::EntityId;
 use crate::{BoxError, Entity, Hosted, StopReason};
 
@@ -22,6 +27,10 @@ pub(super) struct Cell<E> {
 pub(super) struct Run<E> {
     pub(super) id: EntityId,
     call: Working<E>,
+    /// It is expected to keep the thread for long.
+    slow: bool,
+    /// It did.
+    took_long: bool,
 }
 
 type Working<E> = Pin<Box<dyn Future<Output = Left<E>> + Send>>;
@@ -36,8 +45,13 @@ pub(super) struct Outcome<E> {
 pub(super) type Left<E> = Result<Option<Box<Cell<E>>>, BoxError>;
 
 impl<E: Entity> Run<E> {
+    fn new(id: EntityId, slow: bool, call: Working<E>) -> Self {
+        Self { id, call, slow, took_long: false }
+    }
+
     pub(super) fn start(id: EntityId, cell: Box<Cell<E>>) -> Self {
-        Self { id, call: Box::pin(start(cell)) }
+        let slow = cell.hosted.is_slow();
+        Self::new(id, slow, Box::pin(start(cell)))
     }
 
     pub(super) fn receive(
@@ -45,11 +59,13 @@ impl<E: Entity> Run<E> {
         cell: Box<Cell<E>>,
         received: Received<E::Message>,
     ) -> Self {
-        Self { id, call: Box::pin(receive(cell, received)) }
+        let slow = cell.hosted.is_slow();
+        Self::new(id, slow, Box::pin(receive(cell, received)))
     }
 
     pub(super) fn stop(id: EntityId, cell: Box<Cell<E>>, reason: StopReason) -> Self {
-        Self { id, call: Box::pin(stop(cell, reason)) }
+        let slow = cell.hosted.is_slow();
+        Self::new(id, slow, Box::pin(stop(cell, reason)))
     }
 
     pub(super) fn deliver(
@@ -58,13 +74,20 @@ impl<E: Entity> Run<E> {
         message: E::Message,
         delivery: Delivery<()>,
     ) -> Self {
-        Self { id, call: Box::pin(deliver(cell, message, delivery)) }
+        let slow = cell.hosted.is_slow();
+        Self::new(id, slow, Box::pin(deliver(cell, message, delivery)))
     }
 
     /// Goes on as far as it can without waiting: most calls end here.
     pub(super) fn try_end(mut self) -> Result<Outcome<E>, Self> {
-        match poll_now(self.call.as_mut()) {
-            Poll::Ready(result) => Ok(Outcome { id: self.id, result }),
+        if self.slow {
+            return Err(self);
+        }
+        let began = Instant::now();
+        let polled = poll_now(self.call.as_mut());
+        self.took_long = began.elapsed() >= LONG;
+        match polled {
+            Poll::Ready(result) => Ok(Outcome::new(self.id, result, self.took_long)),
             Poll::Pending => Err(self),
         }
     }
@@ -74,10 +97,47 @@ impl<E: Entity> Future for Run<E> {
     type Output = Outcome<E>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
-        match poll(self.call.as_mut(), context) {
+        let began = Instant::now();
+        let polled = match self.slow.then(Apart::new).flatten() {
+            Some(_apart) => tokio::task::block_in_place(|| poll(self.call.as_mut(), context)),
+            None => poll(self.call.as_mut(), context),
+        };
+        self.took_long |= began.elapsed() >= LONG;
+        match polled {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(result) => Poll::Ready(Outcome { id: self.id.clone(), result }),
+            Poll::Ready(result) => {
+                Poll::Ready(Outcome::new(self.id.clone(), result, self.took_long))
+            }
         }
+    }
+}
+
+impl<E> Outcome<E> {
+    pub(super) fn new(id: EntityId, result: Left<E>, took_long: bool) -> Self {
+        if let Ok(Some(cell)) = &result {
+            cell.hosted.set_slow(took_long);
+        }
+        Self { id, result }
+    }
+}
+
+/// A call that keeps its thread apart: what else waits for that thread goes on at another. So many at a
+/// time, on a runtime that can.
+struct Apart(usize);
+
+impl Apart {
+    fn new() -> Option<Self> {
+        if Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
+            return None;
+        }
+        let apart = Self(APART.fetch_add(1, Relaxed));
+        (apart.0 < APART_MAX).then_some(apart)
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        APART.fetch_sub(1, Relaxed);
     }
 }
 
@@ -99,7 +159,7 @@ impl<E: Entity> Caller<E> {
     ) -> Result<Outcome<E>, Run<E>> {
         match self.0.call(cell, received) {
             Poll::Ready(result) => Ok(Outcome { id, result }),
-            Poll::Pending => Err(Run { id, call: self.0.take() }),
+            Poll::Pending => Err(Run::new(id, false, self.0.take())),
         }
     }
 }
@@ -183,6 +243,11 @@ pub(super) fn make<E>(
 
 /// What makes entities.
 pub(crate) type Factory<E> = Arc<dyn Fn(&str) -> E + Send + Sync>;
+
+/// How many calls keep a thread apart, in this process.
+static APART: AtomicUsize = AtomicUsize::new(0);
+/// Fewer than a runtime has threads for what blocks.
+const APART_MAX: usize = 64;
 
 async fn start<E: Entity>(mut cell: Box<Cell<E>>) -> Left<E> {
     let Cell { entity, hosted } = &mut *cell;

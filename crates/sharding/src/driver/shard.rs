@@ -10,16 +10,17 @@ use std::sync::Arc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use tenure_cluster::messaging::{Lost, Received, Reply};
+use tenure_cluster::messaging::{Received, Reply};
 use tenure_lease::Token;
 
 use super::crew::{Common, Ended, News};
 use super::due::{Due, Timer};
 use super::failures::Failures;
 use super::memory::{Chore, Done, Memory, State};
-use super::remote::refuse;
+use super::remote::full;
 use super::routes::{Back, Item};
 use super::run::{Cell, Outcome, Run, make};
+use super::turn::LONG;
 use crate::entity::HostedShard;
 use crate::id::{EntityId, Hashed};
 use crate::{BoxError, Entity, Hosted, Shard, StopReason, telemetry};
@@ -139,7 +140,7 @@ impl<E: Entity> ShardState<E> {
     /// The first message for an entity that is not here.
     fn first(&mut self, item: Item<E::Message>, common: &mut Common<E>) {
         if self.waiting >= common.shared.settings.buffer_messages {
-            return full(item, common); // It is not made for nothing.
+            return full(&common.shared, item); // It is not made for nothing.
         }
         let id = item.id.clone();
         self.add(id.clone(), common);
@@ -181,7 +182,7 @@ impl<E: Entity> ShardState<E> {
             None if self.kept.len() < common.shared.settings.buffer_messages => {
                 self.kept.push(item);
             }
-            None => full(item, common),
+            None => full(&common.shared, item),
         }
     }
 
@@ -191,7 +192,7 @@ impl<E: Entity> ShardState<E> {
         let Some(slot) = self.entities.get_mut(&item.id) else { return };
         let mailbox = slot.mailbox.get_or_insert_default();
         if mailbox.len() >= settings.mailbox || self.waiting >= settings.buffer_messages {
-            return full(item, common);
+            return full(&common.shared, item);
         }
         mailbox.push_back(item);
         self.waiting += 1;
@@ -227,7 +228,7 @@ impl<E: Entity> ShardState<E> {
             (slot.used, slot.entered) = (common.idle.stamp(), common.idle.stamp());
             common.idle.enter(self.hosted.shard, &id, slot.entered);
         }
-        let hosted = Hosted::new(self.hosted.clone(), id.clone());
+        let hosted = Hosted::new(self.hosted.clone(), id.clone(), common.slow);
         match make(&*common.make, hosted) {
             Ok(cell) => self.go_on(Run::start(id, cell), common),
             Err(error) => self.ended(Outcome { id, result: Err(error) }, common),
@@ -291,7 +292,10 @@ impl<E: Entity> ShardState<E> {
         loop {
             let Outcome { id, result } = outcome;
             let cell = match result {
-                Ok(Some(cell)) => cell,
+                Ok(Some(cell)) => {
+                    common.slow = cell.hosted.is_slow();
+                    cell
+                }
                 Ok(None) => return self.gone(id, common),
                 Err(error) => return self.failure(id, &error, common),
             };
@@ -509,23 +513,19 @@ fn call<E: Entity>(
     };
     let from = from.as_deref().unwrap_or(&common.me).clone();
     let received = Received { message, from, reply };
-    match at_once {
-        true => common.caller.receive(id, cell, received),
-        false => Err(Run::receive(id, cell, received)),
+    if !at_once || cell.hosted.is_slow() {
+        return Err(Run::receive(id, cell, received));
     }
+    if common.timed == 0 {
+        return common.caller.receive(id, cell, received);
+    }
+    common.timed -= 1;
+    let began = Instant::now();
+    let called = common.caller.receive(id, cell, received);
+    called.map(|Outcome { id, result }| Outcome::new(id, result, began.elapsed() >= LONG))
 }
 
 /// Goes on as far as that goes without waiting, if there is time for it.
 fn go_on<E: Entity>(common: &mut Common<E>, run: Run<E>) -> Result<Outcome<E>, Run<E>> {
     if common.turn.is_over() { Err(run) } else { run.try_end() }
-}
-
-/// There is no room for a message.
-fn full<E: Entity>(item: Item<E::Message>, common: &Common<E>) {
-    let from = item.sender();
-    match item.back.map(|back| *back) {
-        None => refuse(&common.shared, from, Reply::nobody(), Lost::Full),
-        Some(Back::Reply(reply)) => refuse(&common.shared, from, reply, Lost::Full),
-        Some(Back::Numbered(_)) => {} // Not done: it comes again.
-    }
 }

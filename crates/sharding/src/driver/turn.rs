@@ -3,7 +3,8 @@
 //! Entities are called where the crew is, one after the other. One that takes long for each message,
 //! without awaiting anything, would keep orders, timers and everything else on that thread waiting. So
 //! the crew looks at the clock, seldom enough that it costs nothing: after one call, two, four, and
-//! then after every few.
+//! then after every few. When a turn has taken long, the calls after it are timed one by one, to find out
+//! whose they are: the next call of such an entity goes into a task of its own.
 
 use std::time::Duration;
 
@@ -46,4 +47,4 @@ impl Turn {
 /// How many calls there are from one look to the next, at most.
 const SELDOM: u32 = 32;
 /// Then others have their turn.
-const LONG: Duration = Duration::from_millis(1);
+pub(super) const LONG: Duration = Duration::from_millis(1);

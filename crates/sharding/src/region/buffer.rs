@@ -77,7 +77,19 @@ impl<M> Buffer<M> {
         }
     }
 
-    fn has_room(&self, bytes: usize, settings: &Settings) -> bool {
+    /// Throws out what is not to be kept.
+    pub(super) fn retain(&mut self, keep: impl Fn(&M) -> bool) {
+        let bytes = &mut self.bytes;
+        for queue in [&mut self.returned, &mut self.queued] {
+            queue.retain(|(message, size)| {
+                let kept = keep(message);
+                *bytes -= if kept { 0 } else { *size };
+                kept
+            });
+        }
+    }
+
+    pub(super) fn has_room(&self, bytes: usize, settings: &Settings) -> bool {
         self.len() < settings.buffer_messages && self.bytes + bytes <= settings.buffer_bytes
     }
 

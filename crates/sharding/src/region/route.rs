@@ -43,6 +43,18 @@ impl<M> Region<M> {
         self.ask_soon(now);
     }
 
+    /// Whether there is room for a message of this size that has to wait for its shard.
+    pub fn has_room(&self, shard: Shard, bytes: usize) -> bool {
+        self.buffers.get(&shard).is_none_or(|buffer| buffer.has_room(bytes, &self.settings))
+    }
+
+    /// Keeps only these of what waits for a shard; nobody is told of the others.
+    pub fn retain_waiting(&mut self, shard: Shard, keep: impl Fn(&M) -> bool) {
+        if let Some(buffer) = self.buffers.get_mut(&shard) {
+            buffer.retain(keep);
+        }
+    }
+
     /// Where the next message to a shard goes. Whoever drives this may take that way without asking
     /// each time, until it changes.
     pub fn way(&self, shard: Shard) -> Way {

@@ -1,5 +1,6 @@
 //! Where the lines of all accounts are, behind a fence: SQLite or PostgreSQL. Both understand the same
-//! statements; what differs is who waits, and for what.
+//! statements; what differs is who waits, and for what. SQLite blocks, so it has a thread for that: an account
+//! that kept the thread of its shard would keep its neighbours waiting.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -55,8 +56,10 @@ impl Books {
         let resource = format!("account/{account}");
         let fence = match self {
             Self::Sqlite(path) => {
-                let fence = SqliteFence::raise_token(token, &mut open(path)?, &resource)?;
-                Fence::Sqlite(path.clone(), fence)
+                let fence = blocking(path, move |database| {
+                    Ok(SqliteFence::raise_token(token, database, &resource)?)
+                });
+                Fence::Sqlite(path.clone(), fence.await?)
             }
             Self::Postgres { clients, .. } => {
                 let mut client = clients.take().await?;
@@ -83,7 +86,11 @@ impl Line {
     pub(crate) async fn balance(&self) -> Result<i64, BoxError> {
         match &self.fence {
             Fence::Sqlite(path, _) => {
-                Ok(open(path)?.query_row(SELECT, [&self.account], |row| row.get(0))?)
+                let account = self.account.clone();
+                let read = move |database: &mut Connection| {
+                    Ok(database.query_row(SELECT, [&account], |row| row.get(0))?)
+                };
+                blocking(path, read).await
             }
             Fence::Postgres(clients, _) => {
                 let client = clients.take().await?;
@@ -98,10 +105,13 @@ impl Line {
     pub(crate) async fn deposit(&self, amount: i64) -> Result<(), BoxError> {
         match &self.fence {
             Fence::Sqlite(path, fence) => {
-                let mut database = open(path)?;
-                let work = fence.begin(&mut database)?;
-                work.execute(INSERT, params![self.account, amount])?;
-                Ok(work.commit()?)
+                let (account, fence) = (self.account.clone(), fence.clone());
+                let write = move |database: &mut Connection| {
+                    let work = fence.begin(database)?;
+                    work.execute(INSERT, params![account, amount])?;
+                    Ok(work.commit()?)
+                };
+                blocking(path, write).await
             }
             Fence::Postgres(clients, fence) => {
                 let mut client = clients.take().await?;
@@ -113,6 +123,15 @@ impl Line {
             }
         }
     }
+}
+
+/// Works on the database where that keeps nobody waiting.
+async fn blocking<T: Send + 'static>(
+    path: &Path,
+    work: impl FnOnce(&mut Connection) -> Result<T, BoxError> + Send + 'static,
+) -> Result<T, BoxError> {
+    let path = path.to_owned();
+    tokio::task::spawn_blocking(move || work(&mut open(&path)?)).await?
 }
 
 fn open(path: &Path) -> Result<Connection, rusqlite::Error> {

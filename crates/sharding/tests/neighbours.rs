@@ -1,0 +1,208 @@
+//! What one entity costs its neighbours, and what a message costs that cannot be sent or is not wanted.
+#![allow(clippy::disallowed_methods, reason = "real nodes take real time")]
+
+mod kit;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use kit::{LONG, World, settings, soon, until};
+use serde::{Deserialize, Serialize};
+use tenure_cluster::messaging::{Ask, AskError, Lost, NotDone, Received};
+use tenure_sharding::{BoxError, Entity, Hosted, Settings, Sharding, Shardings as _};
+use tokio::time::timeout;
+
+#[derive(Default)]
+struct Book {
+    /// Those that keep their thread wait for this.
+    free: AtomicBool,
+    holding: AtomicUsize,
+    worked: AtomicUsize,
+}
+
+struct Worker(Arc<Book>);
+
+#[derive(Serialize, Deserialize)]
+enum Order {
+    /// Keeps the thread for so many milliseconds.
+    Work(u64),
+    /// Keeps the thread until it is free to go on.
+    Hold,
+    Bytes(Vec<u8>),
+    Here,
+}
+
+struct Here;
+
+impl Ask for Here {
+    type Reply = usize;
+}
+
+impl From<Here> for Order {
+    fn from(_: Here) -> Self {
+        Self::Here
+    }
+}
+
+struct Long(Vec<u8>);
+
+impl Ask for Long {
+    type Reply = usize;
+}
+
+impl From<Long> for Order {
+    fn from(long: Long) -> Self {
+        Self::Bytes(long.0)
+    }
+}
+
+fn keep_the_thread(millis: u64) {
+    std::thread::sleep(Duration::from_millis(millis));
+}
+
+impl Entity for Worker {
+    type Message = Order;
+
+    async fn receive(&mut self, received: Received<Order>, _: &Hosted) -> Result<(), BoxError> {
+        match received.message {
+            Order::Work(millis) => {
+                keep_the_thread(millis);
+                self.0.worked.fetch_add(1, SeqCst);
+            }
+            Order::Hold => {
+                self.0.holding.fetch_add(1, SeqCst);
+                while !self.0.free.load(SeqCst) {
+                    keep_the_thread(5);
+                }
+            }
+            Order::Bytes(bytes) => received.reply.answer::<Long>(bytes.len()).await?,
+            Order::Here => received.reply.answer::<Here>(self.0.worked.load(SeqCst)).await?,
+        }
+        Ok(())
+    }
+}
+
+/// The oldest hosts all, and may coordinate.
+fn start(world: &World, settings: Settings) -> (Sharding<Order>, Arc<Book>) {
+    let book = Arc::<Book>::default();
+    let made = book.clone();
+    let kind = world.clusters[0].sharding("worker").settings(settings).lease(world.lease());
+    (kind.start(move |_| Worker(made.clone())).unwrap(), book)
+}
+
+/// The youngest only sends.
+fn proxy(world: &World, settings: Settings) -> Sharding<Order> {
+    let youngest = &world.clusters[world.clusters.len() - 1];
+    youngest.sharding("worker").settings(settings).lease(world.lease()).proxy().unwrap()
+}
+
+/// More than there are threads keep one each, for as long as they like. All are in one shard, and so in one crew,
+/// with the one that is asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entities_that_keep_their_thread_cost_nobody_else() {
+    let world = World::new(1).await;
+    let (workers, book) = start(&world, Settings { shards: 1, ..settings() });
+    let busy = ["a", "b", "c", "d"].map(|id| workers.entity(id));
+    let other = workers.entity("other");
+    soon(other.ask(Here).within(LONG)).await.unwrap();
+    // Once it is known that they take long.
+    for _ in 0..3 {
+        for entity in &busy {
+            entity.tell(Order::Work(5)).await.unwrap();
+            soon(entity.ask(Here).within(LONG)).await.unwrap();
+        }
+    }
+    for entity in &busy {
+        entity.tell(Order::Work(5)).await.unwrap();
+        entity.tell(Order::Hold).await.unwrap();
+    }
+    until("all to keep their thread", || book.holding.load(SeqCst) == busy.len()).await;
+    for _ in 0..100 {
+        soon(other.ask(Here).within(LONG)).await.unwrap();
+    }
+    assert!(!book.free.swap(true, SeqCst));
+    // One that does not take long any more is called where the others are.
+    for entity in &busy {
+        soon(entity.ask(Here).within(LONG)).await.unwrap();
+    }
+    world.end().await;
+}
+
+/// More is sent to one entity than it can ever do, from another node. Whoever asks its neighbours, from there or
+/// from their own node, is answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_flooded_entity_costs_its_own_senders_only() {
+    const TOLD: usize = 30_000;
+    let world = World::new(2).await;
+    let (workers, book) = start(&world, settings());
+    let proxy = proxy(&world, settings());
+    let others: Vec<String> = (0..32).map(|number| format!("other-{number}")).collect();
+    for id in &others {
+        soon(proxy.entity(id).ask(Here).within(LONG)).await.unwrap();
+    }
+    let mut letters = world.clusters[1].dead_letters();
+    let busy = proxy.entity("busy");
+    for _ in 0..TOLD {
+        busy.tell(Order::Work(5)).await.unwrap();
+    }
+    for id in &others {
+        soon(proxy.entity(id).ask(Here).within(Duration::from_secs(5))).await.unwrap();
+        soon(workers.entity(id).ask(Here).within(Duration::from_secs(5))).await.unwrap();
+    }
+    assert!(book.worked.load(SeqCst) < TOLD, "it is still at it");
+    // What was too much was told, and the rest is done.
+    let mut dead = 0;
+    while let Ok(Some(letter)) = timeout(Duration::from_millis(500), letters.next()).await {
+        assert_eq!((letter.why, letter.count), (Lost::Full, 1));
+        dead += 1;
+    }
+    let dead = dead + letters.missed() as usize;
+    until("the rest", || book.worked.load(SeqCst) + dead == TOLD).await;
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_long_is_an_error_wherever_the_shard_is() {
+    let world = World::new(2).await;
+    let long = || vec![0; 2 << 20];
+    let proxy = proxy(&world, settings());
+    let is_too_long = |why: &NotDone| matches!(why, NotDone::TooLong { len, max } if len > max);
+    let check = async |workers: &Sharding<Order>| {
+        let entity = workers.entity("a");
+        let told = entity.tell(Order::Bytes(long())).await.unwrap_err();
+        assert!(is_too_long(&told), "{told}");
+        let asked = entity.ask(Long(long())).within(LONG).await.unwrap_err();
+        assert!(matches!(&asked, AskError::NotDone(why) if is_too_long(why)), "{asked}");
+    };
+    // Nowhere, here, there.
+    check(&proxy).await;
+    let (workers, _) = start(&world, settings());
+    assert_eq!(soon(workers.entity("a").ask(Here).within(LONG)).await, Ok(0));
+    check(&workers).await;
+    assert_eq!(soon(proxy.entity("a").ask(Here).within(LONG)).await, Ok(0));
+    check(&proxy).await;
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_whose_time_is_over_takes_no_room() {
+    const ROOM: usize = 100;
+    let world = World::new(1).await;
+    let small = Settings { shards: 1, buffer_messages: ROOM, ..settings() };
+    let proxy = proxy(&world, small);
+    let asked: Vec<_> = (0..ROOM)
+        .map(|_| {
+            let entity = proxy.entity("a");
+            tokio::spawn(async move { entity.ask(Here).within(Duration::from_millis(200)).await })
+        })
+        .collect();
+    for asked in asked {
+        assert!(soon(asked).await.unwrap().is_err(), "nobody hosts it");
+    }
+    for _ in 0..ROOM {
+        proxy.entity("a").tell(Order::Work(0)).await.unwrap();
+    }
+    assert_eq!(proxy.entity("a").tell(Order::Work(0)).await, Err(NotDone::Full));
+    world.end().await;
+}
