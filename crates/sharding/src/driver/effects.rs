@@ -18,7 +18,7 @@ use super::handle::closed;
 use super::letter::{Farewell, Letter, board};
 use super::outbox::{Out, Outbox};
 use super::remote::{Frame, Peer, refuse, size_or_guess};
-use super::routes::{Back, Item, Way as Route};
+use super::routes::{Back, Item, Ticket, Way as Route};
 use super::{Event, Parcel, Turn, What};
 use crate::entity::HostedShard;
 use crate::region::{Leftover, Unroutable, Way};
@@ -385,25 +385,21 @@ impl<M: Message> Control<M> {
                 continue; // It stops, and gives back what waits.
             }
             while let Some(parcel) = running.pending.pop_front() {
-                let queue = &self.crews[running.crew].queue;
-                if !queue.has_spare_room() {
-                    running.pending.push_front(parcel);
+                let Parcel { id, from, what, ticket } = parcel;
+                let (message, back) = match what {
+                    What::Tell(message) => (message, None),
+                    What::Asked(message, reply) => (message, Some(Box::new(Back::Reply(reply)))),
+                    What::Turn(grant) => {
+                        drop(grant.send(Ok(Turn::Here))); // Its time may be over.
+                        continue;
+                    }
+                };
+                let item = Item { id, from: from.map(Arc::new), message, back };
+                if let Err(item) = self.crews[running.crew].queue.put_spare(shard, item) {
+                    running.pending.push_front(parcel_of(item, ticket));
                     self.crowded.insert(shard);
                     break;
                 }
-                let Parcel { id, from, what, ticket } = parcel;
-                match what {
-                    What::Tell(message) => {
-                        let from = from.map(Arc::new);
-                        queue.put_first_in_line(shard, Item { id, from, message, back: None });
-                    }
-                    What::Asked(message, reply) => {
-                        let (from, back) = (from.map(Arc::new), Some(Box::new(Back::Reply(reply))));
-                        queue.put_first_in_line(shard, Item { id, from, message, back });
-                    }
-                    What::Turn(grant) => drop(grant.send(Ok(Turn::Here))), // Its time may be over.
-                }
-                drop(ticket);
             }
         }
     }
@@ -467,11 +463,11 @@ impl<M: Message> Control<M> {
         let outbox = self.outboxes.entry(to.clone()).or_insert_with(|| Outbox::new(shared, to));
         match outbox.put(out) {
             Ok(()) | Err(Out::Frame(Frame::Mark(_) | Frame::Marked(_), _) | Out::Mark(_)) => {}
-            Err(Out::Frame(Frame::Forward(..), _)) => {
-                refuse(shared, None, Reply::nobody(), Lost::Full);
+            Err(Out::Frame(Frame::Forward(id, ..), _)) => {
+                refuse(shared, &id, None, Reply::nobody(), Lost::Full);
             }
-            Err(Out::Frame(Frame::Return(..), _)) => {
-                refuse(shared, Some(to.clone()), Reply::nobody(), Lost::Full);
+            Err(Out::Frame(Frame::Return(id, ..), _)) => {
+                refuse(shared, &id, Some(to.clone()), Reply::nobody(), Lost::Full);
             }
             Err(Out::Turn(grant)) => drop(grant.send(Err(NotDone::Full))),
         }
@@ -481,19 +477,30 @@ impl<M: Message> Control<M> {
     fn not_here(&self, from: Option<Node>, reply: Reply) {
         let from = from.unwrap_or_else(|| self.me.clone());
         let received = Received { message: (), from, reply };
-        self.shared.cluster.refuse(&self.shared.inbox, received, Lost::NoSuchReceiver);
+        self.shared.cluster.refuse(&self.shared.inbox, None, received, Lost::NoSuchReceiver);
     }
 
     /// A message could not be sent: tells whoever sent it.
     fn fail(&mut self, parcel: Parcel<M>, why: &Unroutable) {
-        let Parcel { from, what, ticket, .. } = parcel;
+        let Parcel { id, from, what, ticket } = parcel;
         drop(ticket); // Before its sender hears of it.
         match what {
-            What::Tell(_) => refuse(&self.shared, from, Reply::nobody(), lost(why)),
-            What::Asked(_, reply) => refuse(&self.shared, from, reply, lost(why)),
+            What::Tell(_) => refuse(&self.shared, &id, from, Reply::nobody(), lost(why)),
+            What::Asked(_, reply) => refuse(&self.shared, &id, from, reply, lost(why)),
             What::Turn(grant) => drop(grant.send(Err(not_done(why)))),
         }
     }
+}
+
+/// What has found no room in the queue of its crew.
+fn parcel_of<M>(item: Item<M>, ticket: Option<Ticket>) -> Parcel<M> {
+    let from = item.sender();
+    let Item { id, message, back, .. } = item;
+    let what = match back.map(|back| *back) {
+        Some(Back::Reply(reply)) => What::Asked(message, reply),
+        None | Some(Back::Numbered(_)) => What::Tell(message),
+    };
+    Parcel { id, from, what, ticket }
 }
 
 fn lost(why: &Unroutable) -> Lost {

@@ -54,15 +54,15 @@ impl<M> Queue<M> {
         Ok(())
     }
 
-    /// Whether there is room for what has waited longer than everybody in line: some is kept for it.
-    pub(super) fn has_spare_room(&self) -> bool {
+    /// Puts a message in that has waited longer than everybody in line: some room is kept for it. It
+    /// comes back if there is none, or the crew is gone.
+    pub(super) fn put_spare(&self, shard: Shard, item: Item<M>) -> Result<(), Item<M>> {
         let state = self.lock();
-        state.items.len() < ITEMS + SPARE && !state.closed
-    }
-
-    /// Puts a message in that has waited longer than everybody in line.
-    pub(super) fn put_first_in_line(&self, shard: Shard, item: Item<M>) {
-        self.put(self.lock(), shard, item);
+        if state.items.len() >= ITEMS + SPARE || state.closed {
+            return Err(item);
+        }
+        self.put(state, shard, item);
+        Ok(())
     }
 
     #[inline]
@@ -167,3 +167,19 @@ impl<M> Turn<'_, M> {
 const ITEMS: usize = 4096;
 /// Room for what has taken the slow way.
 const SPARE: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::EntityId;
+
+    #[test]
+    fn what_a_crew_that_is_gone_is_sent_comes_back() {
+        let queue = Queue::<u64>::new();
+        let item = |message| Item { id: EntityId::new("a"), from: None, message, back: None };
+        assert!(queue.put_spare(Shard(0), item(1)).is_ok());
+        queue.close();
+        assert_eq!(queue.put_spare(Shard(0), item(2)).err().map(|item| item.message), Some(2));
+        assert_eq!(queue.take(&mut Items::new(), false), 1);
+    }
+}

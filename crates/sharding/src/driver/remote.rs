@@ -215,10 +215,17 @@ pub(super) fn size_or_guess<M: Message>(message: &M) -> usize {
 }
 
 /// Tells a sender that its message was not handled.
-pub(super) fn refuse<M: Message>(shared: &Shared<M>, from: Option<Node>, reply: Reply, why: Lost) {
+pub(super) fn refuse<M: Message>(
+    shared: &Shared<M>,
+    id: &EntityId,
+    from: Option<Node>,
+    reply: Reply,
+    why: Lost,
+) {
     crate::telemetry::refused(&shared.kind, why);
     let from = from.unwrap_or_else(|| shared.cluster.me());
-    shared.cluster.refuse(&shared.inbox, Received { message: (), from, reply }, why);
+    let received = Received { message: (), from, reply };
+    shared.cluster.refuse(&shared.inbox, Some(id.as_str()), received, why);
 }
 
 fn put_message<M: Message>(

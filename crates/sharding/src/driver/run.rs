@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use tenure_cluster::Node;
 use tenure_cluster::messaging::Received;
 use tenure_cluster::messaging::reliable::Delivery;
 
@@ -22,6 +23,15 @@ pub(super) struct Cell<E> {
 pub(super) struct Run<E> {
     pub(super) id: EntityId,
     call: Working<E>,
+    /// Who told what it is at, if it was told.
+    pub(super) told: Option<Told>,
+}
+
+/// A message that was told, and that is being handled: unless that is finished, it is a dead letter.
+/// (Whoever asks is told by the reply.)
+pub(super) struct Told {
+    /// The node that told it; `None` if that is this one.
+    pub(super) from: Option<Arc<Node>>,
 }
 
 type Working<E> = Pin<Box<dyn Future<Output = Left<E>> + Send>>;
@@ -37,7 +47,7 @@ pub(super) type Left<E> = Result<Option<Box<Cell<E>>>, BoxError>;
 
 impl<E: Entity> Run<E> {
     pub(super) fn start(id: EntityId, cell: Box<Cell<E>>) -> Self {
-        Self { id, call: Box::pin(start(cell)) }
+        Self { id, call: Box::pin(start(cell)), told: None }
     }
 
     pub(super) fn receive(
@@ -45,11 +55,11 @@ impl<E: Entity> Run<E> {
         cell: Box<Cell<E>>,
         received: Received<E::Message>,
     ) -> Self {
-        Self { id, call: Box::pin(receive(cell, received)) }
+        Self { id, call: Box::pin(receive(cell, received)), told: None }
     }
 
     pub(super) fn stop(id: EntityId, cell: Box<Cell<E>>, reason: StopReason) -> Self {
-        Self { id, call: Box::pin(stop(cell, reason)) }
+        Self { id, call: Box::pin(stop(cell, reason)), told: None }
     }
 
     pub(super) fn deliver(
@@ -58,7 +68,7 @@ impl<E: Entity> Run<E> {
         message: E::Message,
         delivery: Delivery<()>,
     ) -> Self {
-        Self { id, call: Box::pin(deliver(cell, message, delivery)) }
+        Self { id, call: Box::pin(deliver(cell, message, delivery)), told: None }
     }
 
     /// Goes on as far as it can without waiting: most calls end here.
@@ -99,7 +109,7 @@ impl<E: Entity> Caller<E> {
     ) -> Result<Outcome<E>, Run<E>> {
         match self.0.call(cell, received) {
             Poll::Ready(result) => Ok(Outcome { id, result }),
-            Poll::Pending => Err(Run { id, call: self.0.take() }),
+            Poll::Pending => Err(Run { id, call: self.0.take(), told: None }),
         }
     }
 }

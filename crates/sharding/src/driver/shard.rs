@@ -19,7 +19,7 @@ use super::failures::Failures;
 use super::memory::{Chore, Done, Memory, State};
 use super::remote::refuse;
 use super::routes::{Back, Item};
-use super::run::{Cell, Outcome, Run, make};
+use super::run::{Cell, Outcome, Run, Told, make};
 use crate::entity::HostedShard;
 use crate::id::{EntityId, Hashed};
 use crate::{BoxError, Entity, Hosted, Shard, StopReason, telemetry};
@@ -507,12 +507,31 @@ fn call<E: Entity>(
             return if at_once { run.try_end() } else { Err(run) };
         }
     };
-    let from = from.as_deref().unwrap_or(&common.me).clone();
-    let received = Received { message, from, reply };
-    match at_once {
+    let is_told = !reply.is_wanted();
+    let sender = from.as_deref().unwrap_or(&common.me).clone();
+    let received = Received { message, from: sender, reply };
+    let called = match at_once {
         true => common.caller.receive(id, cell, received),
         false => Err(Run::receive(id, cell, received)),
+    };
+    match called {
+        Ok(outcome) if is_told && outcome.result.is_err() => {
+            unfinished(common, &outcome.id, Told { from });
+            Ok(outcome)
+        }
+        Err(mut run) if is_told => {
+            run.told = Some(Told { from });
+            Err(run)
+        }
+        called => called,
     }
+}
+
+/// What was told was begun with, and not finished.
+#[cold]
+pub(super) fn unfinished<E: Entity>(common: &Common<E>, id: &EntityId, told: Told) {
+    let from = told.from.as_deref().cloned();
+    refuse(&common.shared, id, from, Reply::nobody(), Lost::Unfinished);
 }
 
 /// Goes on as far as that goes without waiting, if there is time for it.
@@ -524,8 +543,8 @@ fn go_on<E: Entity>(common: &mut Common<E>, run: Run<E>) -> Result<Outcome<E>, R
 fn full<E: Entity>(item: Item<E::Message>, common: &Common<E>) {
     let from = item.sender();
     match item.back.map(|back| *back) {
-        None => refuse(&common.shared, from, Reply::nobody(), Lost::Full),
-        Some(Back::Reply(reply)) => refuse(&common.shared, from, reply, Lost::Full),
+        None => refuse(&common.shared, &item.id, from, Reply::nobody(), Lost::Full),
+        Some(Back::Reply(reply)) => refuse(&common.shared, &item.id, from, reply, Lost::Full),
         Some(Back::Numbered(_)) => {} // Not done: it comes again.
     }
 }

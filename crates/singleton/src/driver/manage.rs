@@ -28,6 +28,9 @@ pub(crate) fn manage(
     if !post.manage(&name, wishes) {
         return Err(StartError::Started(name));
     }
+    if let Some(inbox) = &work.inbox {
+        inbox.clone().open(&cluster).inspect_err(|_| post.unmanage(&name))?;
+    }
     telemetry::managed(&name);
     let (leave, leaving) = mpsc::channel(1);
     let (over, is_over) = watch::channel(false);
@@ -121,7 +124,10 @@ impl Task {
                 if !self.carry_out(effect) {
                     continue;
                 }
-                self.work.refuse_waiting(&self.cluster);
+                self.work.set_hosted(false);
+                if left && !out {
+                    self.post.bid_farewell(&self.cluster, &self.name).await;
+                }
                 if left || out || !self.next_life(&mut leaving).await {
                     self.over.send_replace(true);
                     self.post.unmanage(&self.name);
@@ -129,7 +135,7 @@ impl Task {
                 }
             }
             if self.instance.is_none() && !self.manager.hosts() {
-                self.work.refuse_waiting(&self.cluster);
+                self.work.set_hosted(false);
             }
             self.say();
             let happened = tokio::select! {
