@@ -347,6 +347,10 @@ impl<M: Message> Control<M> {
                 self.region.send(shard, parcel, bytes, now);
                 self.taken(ack);
             }
+            // Whoever asks sends no mark.
+            Event::Forwarded {
+                from, parcel: Parcel { what: What::Asked(_, reply), .. }, ..
+            } if !self.region.takes(&from, shard) => self.not_here(Some(from), reply),
             Event::Forwarded { from, parcel, .. } => {
                 self.region.forwarded(&from, shard, parcel, now);
             }
@@ -483,6 +487,12 @@ impl<M: Message> Control<M> {
     /// A message could not be sent: tells whoever sent it.
     fn fail(&mut self, parcel: Parcel<M>, why: &Unroutable) {
         let Parcel { id, from, what, ticket } = parcel;
+        if let (What::Turn(_), Unroutable::Late) = (&what, why) {
+            // Whoever asks waits for the answer: nothing of theirs is overtaken.
+            let shard = id.shard(self.shared.settings.shards);
+            let parcel = Parcel { id, from, what, ticket };
+            return self.region.send(shard, parcel, 0, Moment::now());
+        }
         drop(ticket); // Before its sender hears of it.
         match what {
             What::Tell(_) => refuse(&self.shared, &id, from, Reply::nobody(), lost(why)),
@@ -506,6 +516,7 @@ fn parcel_of<M>(item: Item<M>, ticket: Option<Ticket>) -> Parcel<M> {
 fn lost(why: &Unroutable) -> Lost {
     match why {
         Unroutable::BufferFull { .. } => Lost::Full,
+        Unroutable::Late => Lost::Late,
         Unroutable::NoSuchShard { .. } | Unroutable::Ended => Lost::NoSuchReceiver,
     }
 }
@@ -513,7 +524,7 @@ fn lost(why: &Unroutable) -> Lost {
 fn not_done(why: &Unroutable) -> NotDone {
     match why {
         Unroutable::BufferFull { .. } => NotDone::Full,
-        Unroutable::NoSuchShard { .. } | Unroutable::Ended => closed(),
+        Unroutable::NoSuchShard { .. } | Unroutable::Late | Unroutable::Ended => closed(),
     }
 }
 
