@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::pki_types::UnixTime;
 use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::JoinSet;
 
 use crate::Node;
 use crate::driver::{self, Command, Proof, Started};
@@ -229,6 +230,9 @@ impl Cluster {
     }
 
     /// Leaves: tells the others, hands over what this node hosts, is gone. Returns when it is.
+    ///
+    /// Drain your server first, and then leave: while this node leaves, what it tells and asks still finds
+    /// its way; afterwards every call is an error.
     pub async fn leave(&self) {
         let _ = self.shared.commands.send(Command::Leave).await; // Gone already is as good.
         self.ended().await;
@@ -340,7 +344,12 @@ impl Hooks {
     pub(crate) async fn run(self) {
         let hooks = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for hook in hooks.into_iter().rev() {
-            hook().await;
+            // In a task of its own: if it panics, the others are run nevertheless.
+            let mut task = JoinSet::new();
+            task.spawn(async move { hook().await });
+            if let Some(Err(error)) = task.join_next().await {
+                tracing::error!("something that is done before leaving failed: {error}");
+            }
         }
     }
 }

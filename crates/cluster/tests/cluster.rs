@@ -4,6 +4,8 @@
 mod nodes;
 
 use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use nodes::{addresses, agree, join_all, plain, soon};
@@ -228,10 +230,17 @@ async fn a_hook_that_never_ends_keeps_no_node_for_longer_than_its_time() {
     let clusters = join_all(settings.collect()).await;
     agree(&clusters, 3).await;
     clusters[0].before_leaving(std::future::pending);
+    let ran = Arc::<AtomicBool>::default();
+    let after = ran.clone();
+    clusters[1].before_leaving(move || {
+        let after = after.clone();
+        async move { after.store(true, SeqCst) }
+    });
     clusters[1].before_leaving(|| async { panic!("a defect of a user's") });
     for cluster in &clusters[..2] {
         soon(cluster.leave()).await;
         assert_eq!(cluster.ended().await, Ending::Left);
     }
+    assert!(ran.load(SeqCst), "what comes after one that panics is done nevertheless");
     agree(&clusters[2..], 1).await;
 }

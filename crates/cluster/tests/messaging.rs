@@ -214,7 +214,7 @@ async fn lost_messages_are_told_to_the_node_that_sent_them() {
     let letter = soon(letters.next()).await.unwrap();
     let why = Lost::NoSuchReceiver;
     let receiver = Some("nobody".into());
-    assert_eq!(letter, DeadLetter { to: node.clone(), receiver, count: 1, why });
+    assert_eq!(letter, DeadLetter { to: node.clone(), receiver, id: None, count: 1, why });
 
     let mut texts = clusters[1].receiver::<String>("texts").unwrap();
     let wrong = clusters[0].to::<Vec<u8>>(&node, "texts");

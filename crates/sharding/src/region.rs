@@ -20,7 +20,8 @@
 //! back as an error. A region that does not host a shard any more sends what arrives for it back to
 //! where it came from; the sender then waits for everything that is still on its way back before it
 //! sends anything to the new home, so that messages of one sender stay in order
-//! ([`Effect::Mark`]).
+//! ([`Effect::Mark`]). It does not wait for ever: what comes back after later messages were sent to
+//! the new home is a dead letter ([`Unroutable::Late`]), since it must not follow them.
 
 mod buffer;
 mod obey;
@@ -58,6 +59,11 @@ pub struct Region<M> {
     /// Which nodes it can reach.
     reachable: BTreeSet<Node>,
     buffers: BTreeMap<Shard, Buffer<M>>,
+    /// Former homes that are not waited for any longer, until they say that everything is back.
+    overdue: BTreeMap<(Shard, Node), Overdue>,
+    /// Whose messages go back, also if the shard is here again: until they have sent a mark, later ones are on
+    /// their way that must not overtake those that went back.
+    returned_to: BTreeSet<(Shard, Node)>,
     /// When to ask again where shards are that somebody waits for.
     ask_at: Moment,
     stage: Stage,
@@ -101,6 +107,16 @@ struct Home {
     said: u64,
     token: Token,
     node: Node,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Overdue {
+    /// Messages went elsewhere since: what comes back is too late.
+    is_late: bool,
+    /// When to ask for a mark again.
+    mark_at: Moment,
+    /// Nothing comes back after that.
+    until: Moment,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,6 +271,8 @@ impl<M> Region<M> {
             homes: BTreeMap::new(),
             reachable: BTreeSet::new(),
             buffers: BTreeMap::new(),
+            overdue: BTreeMap::new(),
+            returned_to: BTreeSet::new(),
             ask_at: Moment::NEVER,
             stage: Stage::Working,
             changed: BTreeSet::new(),
@@ -406,6 +424,7 @@ impl<M> Region<M> {
             self.stop_all();
         }
         self.wait_no_longer(now);
+        self.mark_overdue(now);
         if self.ask_at <= now {
             self.ask(now);
         }
@@ -421,7 +440,7 @@ impl<M> Region<M> {
             Stage::Leaving { until } if self.shards.values().any(|it| !it.stopping) => until,
             _ => Moment::NEVER,
         };
-        session.min(leaving).min(self.ask_at)
+        session.min(leaving).min(self.ask_at).min(self.next_overdue())
     }
 
     /// What is to be done, since the last call.

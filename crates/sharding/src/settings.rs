@@ -196,6 +196,10 @@ pub enum Rule {
     RosterBeforeDirective,
     /// A region obeys only the coordinator that it is registered with.
     OnlyTheRegisteredIsObeyed,
+    /// What comes back after later messages were sent on is lost, and does not follow them.
+    LateReturnsAreLost,
+    /// Whose message was returned gets everything back until it has sent a mark.
+    ReturnsUntilTheMark,
 }
 
 /// Settings that cannot work, and why.

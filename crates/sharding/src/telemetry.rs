@@ -69,6 +69,8 @@ pub(crate) fn failed(kind: &Arc<str>) {
 pub(crate) fn refused(kind: &Arc<str>, why: Lost) {
     let reason = match why {
         Lost::Full => "full",
+        Lost::Unfinished => "unfinished",
+        Lost::Late => "late",
         _ => "ended",
     };
     metrics::counter!(REFUSED, "kind" => kind.clone(), "reason" => reason).increment(1);

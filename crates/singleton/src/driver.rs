@@ -1,6 +1,7 @@
 //! Gives the cores a clock, a cluster, a lease and something to run.
 #![allow(clippy::disallowed_methods)]
 
+mod frame;
 mod inbox;
 mod instance;
 mod manage;
@@ -19,3 +20,6 @@ pub use proxy::{Asking, HandOverError, Proxy, Status};
 pub(crate) async fn pause() {
     tokio::time::sleep(Duration::from_millis(500)).await;
 }
+
+/// How long what is on its way between two nodes is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);

@@ -3,8 +3,8 @@
 
 mod loopback;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 #[derive(Serialize, Deserialize)]
 enum Message {
     Add,
+    Number(u64),
     Fail,
     Panic,
 }
@@ -24,6 +25,7 @@ enum Message {
 /// Counts what all instances have handled.
 struct Counter {
     handled: Arc<AtomicU64>,
+    numbers: Arc<Mutex<Vec<u64>>>,
     start_takes: Duration,
     message_takes: Duration,
 }
@@ -45,17 +47,25 @@ impl Actor for Counter {
                 self.handled.fetch_add(1, SeqCst);
                 Ok(())
             }
+            Message::Number(number) => {
+                self.numbers.lock().unwrap().push(number);
+                self.handled.fetch_add(1, SeqCst);
+                Ok(())
+            }
             Message::Fail => Err("as it was told".into()),
             Message::Panic => panic!("as it was told"),
         }
     }
 }
 
-/// Two nodes, of which the first hosts a counter, and what the second has told it.
+/// Nodes, of which the first hosts a counter, and what the last has told it.
 struct World {
     records: MemoryStore,
-    clusters: [Cluster; 2],
+    clusters: Vec<Cluster>,
     handled: Arc<AtomicU64>,
+    numbers: Arc<Mutex<Vec<u64>>>,
+    /// On the first node, and on the last.
+    first: Proxy<Message>,
     proxy: Proxy<Message>,
     told: u64,
     dead: Arc<AtomicU64>,
@@ -64,36 +74,53 @@ struct World {
 
 impl World {
     async fn new(start_takes: Duration, message_takes: Duration) -> Self {
+        Self::of(2, start_takes, message_takes).await
+    }
+
+    async fn of(nodes: usize, start_takes: Duration, message_takes: Duration) -> Self {
         let records = MemoryStore::default();
         let store = Store::new(records.clone());
-        let clusters = [join(&store, 1).await, join(&store, 2).await];
+        let mut clusters = Vec::new();
+        for count in 1..=nodes {
+            clusters.push(join(&store, count).await);
+        }
         let handled = Arc::<AtomicU64>::default();
+        let numbers = Arc::<Mutex<Vec<u64>>>::default();
         let mut proxies = Vec::new();
         for cluster in &clusters {
-            let handled = handled.clone();
-            let make = move || Counter { handled: handled.clone(), start_takes, message_takes };
-            let settings =
-                Settings { restart_backoff: Duration::from_millis(50), ..Settings::default() };
+            let (handled, numbers) = (handled.clone(), numbers.clone());
+            let make = move || Counter {
+                handled: handled.clone(),
+                numbers: numbers.clone(),
+                start_takes,
+                message_takes,
+            };
+            let settings = Settings {
+                restart_backoff: Duration::from_millis(50),
+                buffer: 100_000,
+                ..Settings::default()
+            };
             let lease = store.lease(LEASE).ttl(Duration::from_secs(2));
             let singleton = cluster.singleton("counter").lease(lease).settings(settings);
             proxies.push(singleton.start(make).unwrap());
         }
         let (dead, unfinished) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
         let (count, begun) = (dead.clone(), unfinished.clone());
-        let mut letters = clusters[1].dead_letters();
+        let mut letters = clusters[nodes - 1].dead_letters();
         tokio::spawn(async move {
             while let Some(letter) = letters.next().await {
                 if letter.why == Lost::Unfinished {
                     begun.fetch_add(letter.count, SeqCst);
                 }
                 count.fetch_add(letter.count, SeqCst);
+                println!("dead letter: {letter}");
             }
         });
-        let proxy = proxies.pop().unwrap();
+        let (first, proxy) = (proxies[0].clone(), proxies.pop().unwrap());
         let mut host = proxy.host();
-        let first = clusters[0].me();
-        soon(host.wait_for(|host| host.as_ref() == Some(&first))).await.unwrap();
-        Self { records, clusters, handled, proxy, told: 0, dead, unfinished }
+        let oldest = clusters[0].me();
+        soon(host.wait_for(|host| host.as_ref() == Some(&oldest))).await.unwrap();
+        Self { records, clusters, handled, numbers, first, proxy, told: 0, dead, unfinished }
     }
 
     async fn tell(&mut self, message: Message) {
@@ -179,6 +206,55 @@ async fn what_waits_when_the_lease_is_lost_is_accounted_for() {
     let (handled, dead) = world.account().await;
     assert!(handled >= 1 && dead >= 1, "{handled} handled, {dead} dead letters");
     world.end().await;
+}
+
+/// Five messages in a millisecond, through a hand-over: all are handled, in order, none twice.
+async fn hand_over_under_load(start_takes: Duration, leave: bool) {
+    let mut world = World::of(3, start_takes, Duration::ZERO).await;
+    let (proxy, second) = (world.proxy.clone(), world.clusters[1].me());
+    let mut host = proxy.host();
+    let stop = Arc::<AtomicBool>::default();
+    let told = tokio::spawn({
+        let (proxy, stop) = (proxy.clone(), stop.clone());
+        async move {
+            let (mut told, mut tick) = (0, tokio::time::interval(Duration::from_millis(1)));
+            while !stop.load(SeqCst) {
+                tick.tick().await;
+                for _ in 0..5 {
+                    proxy.tell(Message::Number(told)).await.unwrap();
+                    told += 1;
+                }
+            }
+            told
+        }
+    });
+    sleep(Duration::from_secs(1)).await;
+    if leave {
+        soon(world.clusters[0].leave()).await;
+    } else {
+        soon(world.first.hand_over()).await.unwrap();
+    }
+    soon(host.wait_for(|host| host.as_ref() == Some(&second))).await.unwrap();
+    sleep(start_takes + Duration::from_secs(1)).await;
+    stop.store(true, SeqCst);
+    world.told = soon(told).await.unwrap();
+    let (handled, dead) = world.account().await;
+    assert_eq!((handled, dead), (world.told, 0));
+    let numbers = world.numbers.lock().unwrap().clone();
+    assert_eq!(numbers, (0..world.told).collect::<Vec<_>>(), "in order");
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_leaves_under_load_loses_nothing() {
+    hand_over_under_load(Duration::from_millis(300), true).await;
+    hand_over_under_load(Duration::ZERO, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_hands_over_under_load_loses_nothing() {
+    hand_over_under_load(Duration::from_millis(300), false).await;
+    hand_over_under_load(Duration::ZERO, false).await;
 }
 
 const LEASE: &str = "shop.counter";

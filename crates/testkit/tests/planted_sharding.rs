@@ -6,7 +6,7 @@ use tenure_sharding::{Rule, Settings, Setup};
 use tenure_testkit::sim::sharding::{Plan, run};
 
 /// Every rule, and the first seed at which its absence was found.
-const RULES: [(Rule, u64); 10] = [
+const RULES: [(Rule, u64); 12] = [
     (Rule::UnreportedIsTaken, 1),
     (Rule::WholeRosterFirst, 782),
     (Rule::TokensMustBeAbove, 70),
@@ -17,6 +17,8 @@ const RULES: [(Rule, u64); 10] = [
     (Rule::DirectivesNameTheSession, 35),
     (Rule::RosterBeforeDirective, 22),
     (Rule::OnlyTheRegisteredIsObeyed, 80),
+    (Rule::LateReturnsAreLost, 16),
+    (Rule::ReturnsUntilTheMark, 494),
 ];
 
 /// What the absence of a rule leads to at this seed, if it shows.

@@ -21,16 +21,28 @@ pub struct DeadLetter {
     pub to: Node,
     /// For which receiver, if that is known: what a cut took is not looked into.
     pub receiver: Option<Arc<str>>,
+    /// For which entity, if the receiver is a region of a kind of entities and that is known.
+    pub id: Option<Arc<str>>,
     /// How many. What a cut took includes questions and answers.
     pub count: u64,
     /// Why.
     pub why: Lost,
 }
 
+impl DeadLetter {
+    /// Of messages that a lane lost, whatever they were.
+    pub(super) fn cut(to: &Node, count: u64, why: Lost) -> Self {
+        Self { to: to.clone(), receiver: None, id: None, count, why }
+    }
+}
+
 impl std::fmt::Display for DeadLetter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let receiver = self.receiver.as_deref().unwrap_or("any receiver");
-        write!(f, "{} messages for {receiver} on {}: {}", self.count, self.to, self.why)
+        let Self { to, receiver, id, count, why } = self;
+        let receiver = receiver.as_deref().unwrap_or("any receiver");
+        write!(f, "{count} messages for {receiver}")?;
+        id.iter().try_for_each(|id| write!(f, ", entity {id:?},"))?;
+        write!(f, " on {to}: {why}")
     }
 }
 
@@ -56,6 +68,10 @@ pub enum Lost {
     /// The receiver had begun to handle them, and failed, or had to stop at once.
     #[error("the receiver began to handle them, and did not finish")]
     Unfinished,
+    /// They came back from where the receiver is no more, after later ones had been sent to where it is:
+    /// to send them now would break the order.
+    #[error("they came back too late: later ones were sent on already")]
+    Late,
     /// A reason that only a newer version knows.
     #[error("the receiving node refused them")]
     Refused,
@@ -70,6 +86,7 @@ impl Lost {
             Self::Cut => "cut",
             Self::Unsent => "unsent",
             Self::Unfinished => "unfinished",
+            Self::Late => "late",
             Self::Refused => "refused",
         }
     }

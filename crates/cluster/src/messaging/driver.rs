@@ -131,13 +131,13 @@ impl Messaging {
     /// The connection to a node has ended, other than by being idle.
     pub(crate) fn cut(&self, node: &Node, unknown: u64) {
         self.asks.cut(Some(node));
-        self.dead(node, None, unknown, Lost::Cut);
+        self.dead(DeadLetter::cut(node, unknown, Lost::Cut));
     }
 
     /// Messages to a node that never left.
     pub(crate) fn unsent(&self, node: &Node, count: u64) {
         self.asks.cut(Some(node));
-        self.dead(node, None, count, Lost::Unsent);
+        self.dead(DeadLetter::cut(node, count, Lost::Unsent));
     }
 
     /// A node is no more.
@@ -160,12 +160,11 @@ impl Messaging {
         &self.runtime
     }
 
-    pub(super) fn dead(&self, to: &Node, receiver: Option<Arc<str>>, count: u64, why: Lost) {
-        if count == 0 {
+    pub(super) fn dead(&self, letter: DeadLetter) {
+        if letter.count == 0 {
             return;
         }
-        telemetry::dead(why, count);
-        let letter = DeadLetter { to: to.clone(), receiver, count, why };
+        telemetry::dead(letter.why, letter.count);
         tracing::debug!("dead letter: {letter}");
         if let Some(letters) = &*lock(&self.letters) {
             let _ = letters.send(letter); // Nobody need listen.
@@ -367,9 +366,16 @@ impl Messaging {
         telemetry::refused(why, count);
         let back = match ask {
             Some(ask) => Back::Refused { ask, why },
-            None => Back::Dead { why, count, name: name.as_bytes() },
+            None => Back::Dead { why, count, name: name.as_bytes(), id: &[] },
         };
         self.back(from, back);
+    }
+
+    /// The same for what one entity was told.
+    pub(super) fn refuse_told(self: &Arc<Self>, from: &Node, name: &str, id: &str, why: Lost) {
+        telemetry::refused(why, 1);
+        let (name, id) = (name.as_bytes(), id.as_bytes());
+        self.back(from, Back::Dead { why, count: 1, name, id });
     }
 
     /// The same for all of an entry.
@@ -439,9 +445,11 @@ impl Messaging {
             Back::Refused { ask, why } => {
                 self.asks.end_with(from, ask, |name| Err(not_done(why, name).into()));
             }
-            Back::Dead { why, count, name } => {
-                let name = String::from_utf8_lossy(name);
-                self.dead(from, Some(name.as_ref().into()), count, why);
+            Back::Dead { why, count, name, id } => {
+                let text = |bytes| -> Arc<str> { String::from_utf8_lossy(bytes).as_ref().into() };
+                let (to, receiver) = (from.clone(), Some(text(name)));
+                let id = (!id.is_empty()).then(|| text(id));
+                self.dead(DeadLetter { to, receiver, id, count, why });
             }
         }
     }
@@ -477,7 +485,7 @@ fn not_done(why: Lost, name: &Arc<str>) -> NotDone {
         Lost::Unreadable => NotDone::Unreadable(name.clone()),
         Lost::NoSuchReceiver => NotDone::NoSuchReceiver(name.clone()),
         // A question that was begun is not refused: its reply, dropped, says that it is unknown.
-        Lost::Cut | Lost::Unsent | Lost::Unfinished | Lost::Refused => {
+        Lost::Cut | Lost::Unsent | Lost::Unfinished | Lost::Late | Lost::Refused => {
             NotDone::Refused(name.clone())
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::mailbox::{Entry, Mailbox};
 use super::message::decode;
 use super::wire::{self, Back};
-use super::{Ask, CodecError, Lost, Message, Messaging, NotDone, ReceiverError};
+use super::{Ask, CodecError, DeadLetter, Lost, Message, Messaging, NotDone, ReceiverError};
 use crate::{Cluster, Node};
 
 impl Cluster {
@@ -36,13 +36,18 @@ impl Cluster {
 
     /// Tells the sender that a message, which this receiver of this node had in its hands, was not
     /// handled and will not be: for a receiver that passes messages on. Whoever asked gets a
-    /// [`NotDone`], whoever told a [`DeadLetter`](super::DeadLetter).
-    pub fn refuse<M>(&self, receiver: &str, received: Received<M>, why: Lost) {
+    /// [`NotDone`], whoever told a [`DeadLetter`] that names the entity, if it was for one.
+    pub fn refuse<M>(&self, receiver: &str, id: Option<&str>, received: Received<M>, why: Lost) {
         let Received { from, mut reply, .. } = received;
         match reply.take() {
             Some((node, ask)) => self.messaging().refuse(&node, receiver, Some(ask), 1, why),
-            None => self.messaging().refuse(&from, receiver, None, 1, why),
+            None => self.messaging().refuse_told(&from, receiver, id.unwrap_or_default(), why),
         }
+    }
+
+    /// Says that messages of this node are lost: for what sends them on behalf of others.
+    pub fn dead_letter(&self, letter: DeadLetter) {
+        self.messaging().dead(letter);
     }
 }
 
@@ -85,6 +90,11 @@ impl<M: Message> Receiver<M> {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.mailbox.name
+    }
+
+    /// Says that messages of this node, which came back to this receiver, are lost.
+    pub fn dead_letter(&self, letter: DeadLetter) {
+        self.messaging.dead(letter);
     }
 
     /// The next message; `None` when this node is out of the cluster for good. Dropping the future

@@ -7,7 +7,7 @@
 //! | answer | the question's number, the answer |
 //! | refused | the question's number, why |
 //! | unanswered | the question's number |
-//! | dead | why, how many (8 bytes), the receiver's name |
+//! | dead | why, how many (8 bytes), the receiver's name, the entity's id if there is one |
 //! | hold, release | the receiver's name; these are posted |
 //!
 //! Numbers are little-endian. Kinds that are not known are for a newer version.
@@ -45,10 +45,24 @@ pub(crate) enum Head<'a> {
 /// What comes back to a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Back<'a> {
-    Answer { ask: u64, body: &'a [u8] },
-    Refused { ask: u64, why: Lost },
-    Unanswered { ask: u64 },
-    Dead { why: Lost, count: u64, name: &'a [u8] },
+    Answer {
+        ask: u64,
+        body: &'a [u8],
+    },
+    Refused {
+        ask: u64,
+        why: Lost,
+    },
+    Unanswered {
+        ask: u64,
+    },
+    /// An empty id: there is none.
+    Dead {
+        why: Lost,
+        count: u64,
+        name: &'a [u8],
+        id: &'a [u8],
+    },
 }
 
 /// What a receiver is sent.
@@ -79,7 +93,8 @@ fn back(kind: u8, rest: &[u8]) -> Option<Back<'_>> {
     if kind == DEAD {
         let (&why, rest) = rest.split_first()?;
         let (count, rest) = number(rest)?;
-        return Some(Back::Dead { why: lost(why), count, name: name(rest)?.0 });
+        let (name, id) = name(rest)?;
+        return Some(Back::Dead { why: lost(why), count, name, id });
     }
     let (ask, body) = number(rest)?;
     Some(match kind {
@@ -123,11 +138,12 @@ pub(crate) fn put_back(out: &mut Vec<u8>, back: Back<'_>) {
             out.push(code(why));
         }
         Back::Unanswered { ask } => put_numbered(out, UNANSWERED, ask),
-        Back::Dead { why, count, name } => {
+        Back::Dead { why, count, name, id } => {
             out.extend_from_slice(&[DEAD, code(why)]);
             out.extend_from_slice(&count.to_le_bytes());
             out.push(name.len() as u8);
             out.extend_from_slice(name);
+            out.extend_from_slice(id);
         }
     }
 }
@@ -155,6 +171,7 @@ fn code(why: Lost) -> u8 {
         Lost::Full => 2,
         Lost::Unreadable => 3,
         Lost::Unfinished => 4,
+        Lost::Late => 5,
         Lost::Cut | Lost::Unsent | Lost::Refused => 0,
     }
 }
@@ -165,6 +182,7 @@ fn lost(code: u8) -> Lost {
         2 => Lost::Full,
         3 => Lost::Unreadable,
         4 => Lost::Unfinished,
+        5 => Lost::Late,
         _ => Lost::Refused,
     }
 }
@@ -195,7 +213,8 @@ mod tests {
             Back::Answer { ask: 1, body: b"x" },
             Back::Refused { ask: 2, why: Lost::Full },
             Back::Unanswered { ask: u64::MAX },
-            Back::Dead { why: Lost::Unreadable, count: 3, name: b"counter" },
+            Back::Dead { why: Lost::Unreadable, count: 3, name: b"counter", id: b"" },
+            Back::Dead { why: Lost::Unfinished, count: 1, name: b"carts", id: b"7" },
         ] {
             out.clear();
             put_back(&mut out, back);

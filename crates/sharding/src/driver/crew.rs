@@ -39,8 +39,8 @@ use super::memory::{Chore, Chores};
 use super::queue::{Items, Queue};
 use super::remote::refuse;
 use super::routes::{Back, Item};
-use super::run::{Caller, Factory, Outcome, Run};
-use super::shard::ShardState;
+use super::run::{Caller, Factory, Outcome, Run, Told};
+use super::shard::{ShardState, unfinished};
 use super::turn::Turn;
 use crate::entity::HostedShard;
 use crate::id::EntityId;
@@ -149,7 +149,7 @@ pub(super) struct Common<E: Entity> {
     /// Entities that wait for something.
     pub(super) busy: JoinSet<Outcome<E>>,
     /// Whose task is whose.
-    pub(super) whose: HashMap<task::Id, (Shard, Token, EntityId)>,
+    pub(super) whose: HashMap<task::Id, (Shard, Token, EntityId, Option<Told>)>,
     pub(super) timers: Timers,
     pub(super) idle: Idle,
     pub(super) chores: Chores,
@@ -172,10 +172,10 @@ impl<E: Entity> Common<E> {
         self.idle.look();
     }
 
-    pub(super) fn spawn(&mut self, shard: Shard, token: Token, run: Run<E>) -> AbortHandle {
-        let id = run.id.clone();
+    pub(super) fn spawn(&mut self, shard: Shard, token: Token, mut run: Run<E>) -> AbortHandle {
+        let (id, told) = (run.id.clone(), run.told.take());
         let handle = self.busy.spawn(run);
-        self.whose.insert(handle.id(), (shard, token, id));
+        self.whose.insert(handle.id(), (shard, token, id, told));
         handle
     }
 }
@@ -382,7 +382,11 @@ impl<E: Entity> Shards<E> {
             Ok((task, outcome)) => (task, Some(outcome)),
             Err(error) => (error.id(), None), // It was dropped where it awaited.
         };
-        let Some((shard, token, id)) = self.common.whose.remove(&task) else { return };
+        let Some((shard, token, id, told)) = self.common.whose.remove(&task) else { return };
+        let is_finished = outcome.as_ref().is_some_and(|outcome| outcome.result.is_ok());
+        if let Some(told) = told.filter(|_| !is_finished) {
+            unfinished(&self.common, &id, told);
+        }
         if let Some((state, common)) = self.state(shard, token) {
             let ended = state.came_back(id, outcome, common);
             self.finish(shard, ended);
@@ -420,6 +424,9 @@ impl<E: Entity> Shards<E> {
         self.inlet.queue.close();
         self.inlet.queue.take(&mut self.ahead, false);
         self.common.busy.shutdown().await;
+        for (_, (_, _, id, told)) in std::mem::take(&mut self.common.whose) {
+            told.into_iter().for_each(|told| unfinished(&self.common, &id, told));
+        }
         self.common.chores.end().await;
         let mut all = Vec::new();
         for state in std::mem::take(&mut self.shards).into_iter().flatten() {
@@ -501,7 +508,7 @@ fn receive<E: Entity>(
                 Some(Back::Reply(reply)) => reply,
                 None | Some(Back::Numbered(_)) => Reply::nobody(),
             };
-            refuse(&common.shared, from, reply, Lost::NoSuchReceiver);
+            refuse(&common.shared, &item.id, from, reply, Lost::NoSuchReceiver);
         }
     }
 }

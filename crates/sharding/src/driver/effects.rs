@@ -19,7 +19,7 @@ use super::letter::{Farewell, Letter, board};
 use super::outbox::{Out, Outbox};
 use super::queue::Refused;
 use super::remote::{Frame, Peer, refuse, size_or_guess};
-use super::routes::{Back, Item, Way as Route};
+use super::routes::{Back, Item, Ticket, Way as Route};
 use super::{Event, Parcel, Turn, What};
 use crate::entity::HostedShard;
 use crate::region::{Leftover, Unroutable, Way};
@@ -351,6 +351,10 @@ impl<M: Message> Control<M> {
                 self.region.send(shard, parcel, bytes, now);
                 self.taken(ack);
             }
+            // Whoever asks sends no mark.
+            Event::Forwarded {
+                from, parcel: Parcel { what: What::Asked(_, reply), .. }, ..
+            } if !self.region.takes(&from, shard) => self.not_here(Some(from), reply),
             Event::Forwarded { from, parcel, .. } => {
                 self.region.forwarded(&from, shard, parcel, now);
             }
@@ -415,13 +419,7 @@ impl<M: Message> Control<M> {
                 if let Err(Refused::Full(item) | Refused::Closed(item)) =
                     queue.put_beyond(shard, item, max)
                 {
-                    let from = item.sender();
-                    let Item { id, message, back, .. } = item;
-                    let what = match back.map(|back| *back) {
-                        Some(Back::Reply(reply)) => What::Asked(message, reply),
-                        None | Some(Back::Numbered(_)) => What::Tell(message),
-                    };
-                    running.pending.push_front(Parcel { id, from, what, ticket });
+                    running.pending.push_front(parcel_of(item, ticket));
                     self.crowded.insert(shard);
                     break;
                 }
@@ -492,11 +490,11 @@ impl<M: Message> Control<M> {
         let outbox = self.outboxes.entry(to.clone()).or_insert_with(|| Outbox::new(shared, to));
         match outbox.put(out) {
             Ok(()) | Err(Out::Frame(Frame::Mark(_) | Frame::Marked(_), _) | Out::Mark(_)) => {}
-            Err(Out::Frame(Frame::Forward(..), _)) => {
-                refuse(shared, None, Reply::nobody(), Lost::Full);
+            Err(Out::Frame(Frame::Forward(id, ..), _)) => {
+                refuse(shared, &id, None, Reply::nobody(), Lost::Full);
             }
-            Err(Out::Frame(Frame::Return(..), _)) => {
-                refuse(shared, Some(to.clone()), Reply::nobody(), Lost::Full);
+            Err(Out::Frame(Frame::Return(id, ..), _)) => {
+                refuse(shared, &id, Some(to.clone()), Reply::nobody(), Lost::Full);
             }
             Err(Out::Turn(grant)) => drop(grant.send(Err(NotDone::Full))),
         }
@@ -506,24 +504,42 @@ impl<M: Message> Control<M> {
     fn not_here(&self, from: Option<Node>, reply: Reply) {
         let from = from.unwrap_or_else(|| self.me.clone());
         let received = Received { message: (), from, reply };
-        self.shared.cluster.refuse(&self.shared.inbox, received, Lost::NoSuchReceiver);
+        self.shared.cluster.refuse(&self.shared.inbox, None, received, Lost::NoSuchReceiver);
     }
 
     /// A message could not be sent: tells whoever sent it.
     fn fail(&mut self, parcel: Parcel<M>, why: &Unroutable) {
-        let Parcel { from, what, ticket, .. } = parcel;
+        let Parcel { id, from, what, ticket } = parcel;
+        if let (What::Turn(_), Unroutable::Late) = (&what, why) {
+            // Whoever asks waits for the answer: nothing of theirs is overtaken.
+            let shard = id.shard(self.shared.settings.shards);
+            let parcel = Parcel { id, from, what, ticket };
+            return self.region.send(shard, parcel, 0, Moment::now());
+        }
         drop(ticket); // Before its sender hears of it.
         match what {
-            What::Tell(_) => refuse(&self.shared, from, Reply::nobody(), lost(why)),
-            What::Asked(_, reply) => refuse(&self.shared, from, reply, lost(why)),
+            What::Tell(_) => refuse(&self.shared, &id, from, Reply::nobody(), lost(why)),
+            What::Asked(_, reply) => refuse(&self.shared, &id, from, reply, lost(why)),
             What::Turn(grant) => drop(grant.send(Err(not_done(why)))),
         }
     }
 }
 
+/// What has found no room in the queue of its crew.
+fn parcel_of<M>(item: Item<M>, ticket: Option<Ticket>) -> Parcel<M> {
+    let from = item.sender();
+    let Item { id, message, back, .. } = item;
+    let what = match back.map(|back| *back) {
+        Some(Back::Reply(reply)) => What::Asked(message, reply),
+        None | Some(Back::Numbered(_)) => What::Tell(message),
+    };
+    Parcel { id, from, what, ticket }
+}
+
 fn lost(why: &Unroutable) -> Lost {
     match why {
         Unroutable::BufferFull { .. } => Lost::Full,
+        Unroutable::Late => Lost::Late,
         Unroutable::NoSuchShard { .. } | Unroutable::Ended => Lost::NoSuchReceiver,
     }
 }
@@ -531,7 +547,7 @@ fn lost(why: &Unroutable) -> Lost {
 fn not_done(why: &Unroutable) -> NotDone {
     match why {
         Unroutable::BufferFull { .. } => NotDone::Full,
-        Unroutable::NoSuchShard { .. } | Unroutable::Ended => closed(),
+        Unroutable::NoSuchShard { .. } | Unroutable::Late | Unroutable::Ended => closed(),
     }
 }
 

@@ -87,12 +87,12 @@ async fn send<M: Message>(shared: Arc<Shared<M>>, node: Node, mut queued: mpsc::
             // Nothing comes back from a node that is gone. Of one that has no room the region does not wait
             // longer than this did.
             (Some(Frame::Mark(shard)), _) if why != NotDone::Full => Event::Marked { from, shard },
-            (Some(Frame::Forward(..)), _) => {
-                refuse(&shared, None, Reply::nobody(), Lost::Unsent);
+            (Some(Frame::Forward(id, _)), _) => {
+                refuse(&shared, &id, None, Reply::nobody(), Lost::Unsent);
                 continue;
             }
-            (Some(Frame::Return(..)), _) => {
-                refuse(&shared, Some(from), Reply::nobody(), Lost::Unsent);
+            (Some(Frame::Return(id, _)), _) => {
+                refuse(&shared, &id, Some(from), Reply::nobody(), Lost::Unsent);
                 continue;
             }
             _ => continue,

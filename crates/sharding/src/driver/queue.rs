@@ -187,3 +187,20 @@ impl<M> Turn<'_, M> {
 
 /// How many messages wait for a crew before senders do.
 const ITEMS: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::EntityId;
+
+    #[test]
+    fn what_a_crew_that_is_gone_is_sent_comes_back() {
+        let queue = Queue::<u64>::new();
+        let item = |message| Item { id: EntityId::new("a"), from: None, message, back: None };
+        assert!(queue.put_beyond(Shard(0), item(1), 1).is_ok());
+        queue.close();
+        let refused = queue.put_beyond(Shard(0), item(2), 1);
+        assert!(matches!(refused, Err(Refused::Closed(Item { message: 2, .. }))));
+        assert_eq!(queue.take(&mut Items::new(), false), 1);
+    }
+}

@@ -254,8 +254,8 @@ fn not_here<M: Message>(shard: Shard, ticket: Ticket, item: Item<M>) -> Option<E
 pub(super) fn full<M: Message>(shared: &Shared<M>, item: Item<M>) {
     let from = item.sender();
     match item.back.map(|back| *back) {
-        None => refuse(shared, from, Reply::nobody(), Lost::Full),
-        Some(Back::Reply(reply)) => refuse(shared, from, reply, Lost::Full),
+        None => refuse(shared, &item.id, from, Reply::nobody(), Lost::Full),
+        Some(Back::Reply(reply)) => refuse(shared, &item.id, from, reply, Lost::Full),
         Some(Back::Numbered(_)) => {} // Not done: it comes again.
     }
 }
@@ -317,10 +317,17 @@ pub(super) fn size_or_guess<M: Message>(message: &M) -> usize {
 }
 
 /// Tells a sender that its message was not handled.
-pub(super) fn refuse<M: Message>(shared: &Shared<M>, from: Option<Node>, reply: Reply, why: Lost) {
+pub(super) fn refuse<M: Message>(
+    shared: &Shared<M>,
+    id: &EntityId,
+    from: Option<Node>,
+    reply: Reply,
+    why: Lost,
+) {
     crate::telemetry::refused(&shared.kind, why);
     let from = from.unwrap_or_else(|| shared.cluster.me());
-    shared.cluster.refuse(&shared.inbox, Received { message: (), from, reply }, why);
+    let received = Received { message: (), from, reply };
+    shared.cluster.refuse(&shared.inbox, Some(id.as_str()), received, why);
 }
 
 fn put_message<M: Message>(

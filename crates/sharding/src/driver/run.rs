@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
+use tenure_cluster::Node;
 use tenure_cluster::messaging::Received;
 use tenure_cluster::messaging::reliable::Delivery;
 
@@ -31,6 +32,15 @@ pub(super) struct Run<E> {
     slow: bool,
     /// It did.
     took_long: bool,
+    /// Who told what it is at, if it was told.
+    pub(super) told: Option<Told>,
+}
+
+/// A message that was told, and that is being handled: unless that is finished, it is a dead letter.
+/// (Whoever asks is told by the reply.)
+pub(super) struct Told {
+    /// The node that told it; `None` if that is this one.
+    pub(super) from: Option<Arc<Node>>,
 }
 
 type Working<E> = Pin<Box<dyn Future<Output = Left<E>> + Send>>;
@@ -46,7 +56,7 @@ pub(super) type Left<E> = Result<Option<Box<Cell<E>>>, BoxError>;
 
 impl<E: Entity> Run<E> {
     fn new(id: EntityId, slow: bool, call: Working<E>) -> Self {
-        Self { id, call, slow, took_long: false }
+        Self { id, call, slow, took_long: false, told: None }
     }
 
     pub(super) fn start(id: EntityId, cell: Box<Cell<E>>) -> Self {

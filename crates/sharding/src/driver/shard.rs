@@ -10,16 +10,16 @@ use std::sync::Arc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use tenure_cluster::messaging::{Received, Reply};
+use tenure_cluster::messaging::{Lost, Received, Reply};
 use tenure_lease::Token;
 
 use super::crew::{Common, Ended, News};
 use super::due::{Due, Timer};
 use super::failures::Failures;
 use super::memory::{Chore, Done, Memory, State};
-use super::remote::full;
+use super::remote::{full, refuse};
 use super::routes::{Back, Item};
-use super::run::{Cell, Outcome, Run, make};
+use super::run::{Cell, Outcome, Run, Told, make};
 use super::turn::LONG;
 use crate::entity::HostedShard;
 use crate::id::{EntityId, Hashed};
@@ -511,8 +511,30 @@ fn call<E: Entity>(
             return if at_once { run.try_end() } else { Err(run) };
         }
     };
-    let from = from.as_deref().unwrap_or(&common.me).clone();
-    let received = Received { message, from, reply };
+    let is_told = !reply.is_wanted();
+    let sender = from.as_deref().unwrap_or(&common.me).clone();
+    let received = Received { message, from: sender, reply };
+    match begin(common, id, cell, received, at_once) {
+        Ok(outcome) if is_told && outcome.result.is_err() => {
+            unfinished(common, &outcome.id, Told { from });
+            Ok(outcome)
+        }
+        Err(mut run) if is_told => {
+            run.told = Some(Told { from });
+            Err(run)
+        }
+        called => called,
+    }
+}
+
+/// Has an entity receive a message: at once if that may be and is not expected to take long.
+fn begin<E: Entity>(
+    common: &mut Common<E>,
+    id: EntityId,
+    cell: Box<Cell<E>>,
+    received: Received<E::Message>,
+    at_once: bool,
+) -> Result<Outcome<E>, Run<E>> {
     if !at_once || cell.hosted.is_slow() {
         return Err(Run::receive(id, cell, received));
     }
@@ -523,6 +545,13 @@ fn call<E: Entity>(
     let began = Instant::now();
     let called = common.caller.receive(id, cell, received);
     called.map(|Outcome { id, result }| Outcome::new(id, result, began.elapsed() >= LONG))
+}
+
+/// What was told was begun with, and not finished.
+#[cold]
+pub(super) fn unfinished<E: Entity>(common: &Common<E>, id: &EntityId, told: Told) {
+    let from = told.from.as_deref().cloned();
+    refuse(&common.shared, id, from, Reply::nobody(), Lost::Unfinished);
 }
 
 /// Goes on as far as that goes without waiting, if there is time for it.

@@ -35,6 +35,9 @@ pub enum Unroutable {
         /// How many there are.
         shards: u32,
     },
+    /// It came back from a former home of its shard, and later ones were sent to the next home already.
+    #[error("it came back too late: later messages were sent on already")]
+    Late,
     /// This node is in no cluster any more.
     #[error("this node has left the cluster")]
     Ended,

@@ -1,14 +1,16 @@
 //! Where messages go.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use tenure_cluster::Node;
 use tenure_lease::{Moment, Token};
 
 use super::buffer::{Buffer, Unroutable};
-use super::{Effect, Home, Leftover, Region, Stage, Way};
+use super::{Effect, Home, Leftover, Overdue, Region, Stage, Way};
 use crate::Shard;
 use crate::message::Message;
+use crate::settings::Rule;
 
 impl<M> Region<M> {
     /// Somebody on this node sends a message of this size to an entity of a shard.
@@ -62,6 +64,8 @@ impl<M> Region<M> {
             return Way::Waits;
         }
         match (self.running(shard), self.home(shard)) {
+            // One by one: it depends on who sends.
+            (Some(_), _) if self.returned_to.iter().any(|(it, _)| *it == shard) => Way::Waits,
             (Some(token), _) => Way::Here(token),
             (None, Some(node)) => Way::There(node),
             (None, None) => Way::Waits,
@@ -98,21 +102,32 @@ impl<M> Region<M> {
         self.changed.insert(shard);
         let said = self.term().unwrap_or_default();
         let former = self.homes.insert(shard, Home { said, token, node: node.clone() });
-        let Some(former) = former.map(|former| former.node).filter(|former| {
-            *former != node && *former != self.me && self.reachable.contains(former)
-        }) else {
-            return;
-        };
-        self.expect_back(shard, &former, now);
+        let is_elsewhere = |former: &Node| *former != node && *former != self.me;
+        let Some(former) = former.map(|former| former.node).filter(is_elsewhere) else { return };
+        match self.reachable.contains(&former) {
+            true => self.expect_back(shard, &former, now),
+            false => self.give_up_on(shard, former, now),
+        }
     }
 
     /// A message arrived from another region, for a shard that should be here.
     pub fn forwarded(&mut self, from: &Node, shard: Shard, message: M, now: Moment) {
         self.tick(now);
-        match self.running(shard) {
+        match self.running(shard).filter(|_| self.takes(from, shard)) {
             Some(token) => self.effects.push(Effect::Deliver { shard, token, message }),
-            None => self.effects.push(Effect::Return { to: from.clone(), shard, message }),
+            None => {
+                if self.settings.obeys(Rule::ReturnsUntilTheMark) {
+                    self.returned_to.insert((shard, from.clone()));
+                    self.changed.insert(shard);
+                }
+                self.effects.push(Effect::Return { to: from.clone(), shard, message });
+            }
         }
+    }
+
+    /// Whether a message that arrives from there now would be delivered.
+    pub fn takes(&self, from: &Node, shard: Shard) -> bool {
+        self.running(shard).is_some() && !self.returned_to.contains(&(shard, from.clone()))
     }
 
     /// A message came back: its shard is not there any more.
@@ -120,6 +135,12 @@ impl<M> Region<M> {
         self.tick(now);
         if self.stage == Stage::Ended {
             self.effects.push(Effect::Fail { message, why: Unroutable::Ended });
+            return;
+        }
+        let overdue = self.overdue.get(&(shard, from.clone()));
+        let is_late = overdue.is_some_and(|overdue| overdue.is_late);
+        if is_late && self.settings.obeys(Rule::LateReturnsAreLost) {
+            self.effects.push(Effect::Fail { message, why: Unroutable::Late });
             return;
         }
         self.changed.insert(shard);
@@ -143,11 +164,15 @@ impl<M> Region<M> {
 
     /// Another region asks to be told when it has back everything that it had sent before.
     pub fn mark(&mut self, from: &Node, shard: Shard) {
+        if self.returned_to.remove(&(shard, from.clone())) {
+            self.changed.insert(shard);
+        }
         self.effects.push(Effect::Marked { to: from.clone(), shard });
     }
 
     /// Everything that was sent there before the question is back, or was delivered.
     pub fn marked(&mut self, from: &Node, shard: Shard) {
+        self.overdue.remove(&(shard, from.clone()));
         if let Some(buffer) = self.buffers.get_mut(&shard) {
             buffer.returning.take_if(|(node, _)| node == from);
             self.flush(shard);
@@ -192,7 +217,8 @@ impl<M> Region<M> {
         }
         self.reachable = nodes;
         let reachable = self.reachable.clone();
-        self.stop_waiting(|from, _| !reachable.contains(from));
+        self.returned_to.retain(|(_, node)| reachable.contains(node));
+        self.stop_waiting(now, |from, _| !reachable.contains(from));
         let waiting: Vec<Shard> = self.buffers.keys().copied().collect();
         for shard in waiting {
             self.flush(shard);
@@ -244,6 +270,13 @@ impl<M> Region<M> {
         }
         let Some(buffer) = self.buffers.remove(&shard) else { return };
         self.changed.insert(shard);
+        for ((overdue, from), it) in &mut self.overdue {
+            it.is_late |= *overdue == shard;
+            if *overdue == shard && elsewhere.as_ref() == Some(from) && running.is_none() {
+                // So that it takes what follows.
+                self.effects.push(Effect::Mark { to: from.clone(), shard });
+            }
+        }
         for message in buffer.into_messages() {
             self.effects.push(match (running, &elsewhere) {
                 (Some(token), _) => Effect::Deliver { shard, token, message },
@@ -264,19 +297,46 @@ impl<M> Region<M> {
 
     /// What has not come back by now will not.
     pub(super) fn wait_no_longer(&mut self, now: Moment) {
-        self.stop_waiting(|_, until| until <= now);
+        self.stop_waiting(now, |_, until| until <= now);
     }
 
-    fn stop_waiting(&mut self, is_vain: impl Fn(&Node, Moment) -> bool) {
+    fn stop_waiting(&mut self, now: Moment, is_vain: impl Fn(&Node, Moment) -> bool) {
         let mut due = Vec::new();
         for (shard, buffer) in &mut self.buffers {
-            if buffer.returning.take_if(|(from, until)| is_vain(from, *until)).is_some() {
-                due.push(*shard);
-            }
+            let vain = buffer.returning.take_if(|(from, until)| is_vain(from, *until));
+            due.extend(vain.map(|(from, _)| (*shard, from)));
         }
-        for shard in due {
+        for (shard, from) in due {
+            self.give_up_on(shard, from, now);
             self.flush(shard);
         }
+    }
+
+    /// What was sent there is not waited for any longer, and may come back nevertheless.
+    fn give_up_on(&mut self, shard: Shard, from: Node, now: Moment) {
+        // While messages wait, none is sent elsewhere.
+        let is_late = !self.buffers.contains_key(&shard);
+        let mark_at = now + self.settings.patience;
+        let overdue = Overdue { is_late, mark_at, until: now + OVERDUE };
+        let known = self.overdue.entry((shard, from)).or_insert(overdue);
+        *known = Overdue { is_late: known.is_late || is_late, ..overdue };
+    }
+
+    /// Asks former homes again, since a mark may be lost.
+    pub(super) fn mark_overdue(&mut self, now: Moment) {
+        self.overdue.retain(|_, overdue| now < overdue.until);
+        for ((shard, from), overdue) in &mut self.overdue {
+            if overdue.mark_at <= now && self.reachable.contains(from) {
+                overdue.mark_at = now + self.settings.patience;
+                self.effects.push(Effect::Mark { to: from.clone(), shard: *shard });
+            }
+        }
+    }
+
+    /// When one of them is to be asked.
+    pub(super) fn next_overdue(&self) -> Moment {
+        let due = self.overdue.iter().filter(|((_, from), _)| self.reachable.contains(from));
+        due.map(|(_, overdue)| overdue.mark_at).min().unwrap_or(Moment::NEVER)
     }
 
     pub(super) fn ask_soon(&mut self, now: Moment) {
@@ -310,3 +370,6 @@ impl<M> Region<M> {
         }
     }
 }
+
+/// For how long a former home that nothing is heard of is remembered. Its connections are long gone then.
+const OVERDUE: Duration = Duration::from_secs(600);

@@ -361,6 +361,60 @@ fn what_comes_back_stays_before_what_came_later() {
     assert_eq!(bench.effects(), [forward(0, "a"), forward(0, "b"), forward(0, "c")]);
 }
 
+/// What was sent to a home that is unreachable for a while, or that takes too long, comes back when later
+/// messages were sent to the next home: it must not follow them.
+#[test]
+fn what_comes_back_too_late_does_not_follow_later_ones() {
+    for unreachable in [true, false] {
+        let mut bench = Bench::new(Setup::Lease);
+        bench.home(2, 1);
+        assert_eq!(bench.send("one"), [forward(2, "one")]);
+        let mark = || Effect::Mark { to: node(2), shard: S };
+        if unreachable {
+            bench.region.reachable((0..2).map(node).collect(), bench.now);
+            assert_eq!(bench.home(0, 2), []);
+        } else {
+            assert_eq!(bench.home(0, 2), [mark()]);
+            bench.now += Duration::from_secs(2);
+            bench.region.poll(bench.now);
+        }
+        assert_eq!(bench.send("two"), [forward(0, "two")]);
+        bench.region.reachable((0..3).map(node).collect(), bench.now);
+        bench.effects();
+        let fail = |message| [Effect::Fail { message, why: Unroutable::Late }];
+        bench.region.returned(&node(2), S, "one", 3, bench.now);
+        assert_eq!(bench.effects(), fail("one"), "unreachable: {unreachable}");
+        assert_eq!(bench.send("three"), [forward(0, "three")]);
+        // It is asked again for a mark. Once that is answered, what comes back is in order.
+        bench.now = bench.region.next_wake();
+        bench.region.poll(bench.now);
+        assert_eq!(bench.effects(), [mark()]);
+        bench.region.marked(&node(2), S);
+        bench.home(2, 3);
+        bench.region.marked(&node(0), S);
+        assert_eq!(bench.send("four"), [forward(2, "four")]);
+        bench.effects();
+        bench.region.returned(&node(2), S, "four", 4, bench.now);
+        assert_eq!(bench.effects(), [mark(), ask()], "it waits");
+    }
+}
+
+/// As long as nothing was sent elsewhere, what comes back after a while is in order.
+#[test]
+fn what_comes_back_before_there_is_a_next_home_is_in_time() {
+    let mut bench = Bench::new(Setup::Lease);
+    bench.home(2, 1);
+    assert_eq!(bench.send("one"), [forward(2, "one")]);
+    bench.region.farewell(&node(2), bench.now);
+    bench.send("two");
+    bench.now += Duration::from_secs(3);
+    bench.region.poll(bench.now);
+    bench.region.returned(&node(2), S, "one", 3, bench.now);
+    bench.region.marked(&node(2), S);
+    bench.effects();
+    assert_eq!(bench.home(0, 2), [forward(0, "one"), forward(0, "two")]);
+}
+
 #[test]
 fn a_former_home_that_is_gone_is_not_waited_for() {
     for gone in [true, false] {

@@ -1,55 +1,175 @@
-//! What an actor is sent. It outlives each run of the actor on this node, so that messages wait
-//! while the next one starts.
+//! What an actor is sent. It outlives each run of the actor on this node, so that messages wait while
+//! the next one starts; while the singleton is not here, what comes goes back to its proxies.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, MutexGuard, watch};
+use tokio::time::timeout;
 
 use tenure_cluster::messaging::{Lost, Message, Received, Receiver, ReceiverError, Reply};
 use tenure_cluster::{Cluster, Node};
 
+use super::PATIENCE;
+use super::frame::{Frame, RETURNED, Returned};
+use crate::hosted::inbox;
+
 /// The inbox of one singleton on this node. A run of the actor has it for itself.
 pub(super) struct Inbox<M> {
+    singleton: Arc<str>,
     name: String,
     open: Mutex<OpenInbox<M>>,
+    place: watch::Sender<Place>,
+}
+
+/// Where the singleton is, as far as its inbox on this node is concerned.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Here: what comes waits for its next run.
+    Here,
+    /// Elsewhere, or nowhere: what comes goes back.
+    Away,
+    /// It was stopped on this node: nothing comes any more.
+    Closed,
 }
 
 pub(super) struct OpenInbox<M> {
-    /// None until the first run, and while the singleton is not here.
-    receiver: Option<Receiver<M>>,
+    /// None until the singleton is managed on this node.
+    receiver: Option<Receiver<Frame<M>>>,
     /// Taken from the receiver, and not yet begun with.
-    taken: VecDeque<Received<M>>,
+    taken: VecDeque<Received<Frame<M>>>,
 }
 
 impl<M: Message> Inbox<M> {
-    pub(super) fn new(name: String) -> Self {
-        Self { name, open: Mutex::new(OpenInbox { receiver: None, taken: VecDeque::new() }) }
+    pub(super) fn new(singleton: Arc<str>) -> Self {
+        let open = OpenInbox { receiver: None, taken: VecDeque::new() };
+        let (name, place) = (inbox(&singleton), watch::Sender::new(Place::Away));
+        Self { singleton, name, open: Mutex::new(open), place }
     }
 
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Lets messages come, if they could not yet.
-    pub(super) async fn open(
-        &self,
-        cluster: &Cluster,
-    ) -> Result<MutexGuard<'_, OpenInbox<M>>, ReceiverError> {
-        let mut open = self.open.lock().await;
-        if open.receiver.is_none() {
-            open.receiver = Some(cluster.receiver(&self.name)?);
-        }
-        Ok(open)
+    /// For a run, once nothing is given back any more.
+    pub(super) async fn lock(&self) -> MutexGuard<'_, OpenInbox<M>> {
+        self.open.lock().await
     }
 
-    /// Refuses what waits for a run that will not come on this node.
-    pub(super) fn refuse_waiting(&self, cluster: &Cluster) {
-        // A run has it: it is not over.
-        let Ok(mut open) = self.open.try_lock() else { return };
-        for received in open.taken.drain(..) {
-            cluster.refuse(&self.name, received, Lost::NoSuchReceiver);
+    /// Whenever the singleton is not here, gives back what comes.
+    async fn give_back(self: Arc<Self>, cluster: Cluster) {
+        let mut place = self.place.subscribe();
+        loop {
+            // Its sender is in `self`.
+            let _ = place.wait_for(|place| *place != Place::Here).await;
+            let mut open = self.open.lock().await;
+            if *place.borrow() == Place::Closed {
+                open.receiver = None;
+                return;
+            }
+            while *place.borrow_and_update() == Place::Away {
+                tokio::select! {
+                    biased;
+                    _ = place.changed() => continue,
+                    filled = open.fill() => if !filled {
+                        return; // This node is out of the cluster.
+                    }
+                }
+                if let Some(received) = open.taken.pop_front() {
+                    self.give_one_back(&cluster, received).await;
+                }
+            }
         }
-        open.receiver = None;
+    }
+
+    async fn give_one_back(&self, cluster: &Cluster, received: Received<Frame<M>>) {
+        let Received { message: frame, from, reply } = received;
+        match frame {
+            Frame::Mark { proxy } => self.answer_mark(cluster, &from, proxy).await,
+            // Whoever asks is better served by an answer at once, and asks again.
+            Frame::Message { .. } if reply.is_wanted() => {
+                self.refuse(cluster, from, reply, Lost::NoSuchReceiver);
+            }
+            Frame::Message { proxy, message } => {
+                let mut bytes = Vec::new();
+                let encoded = catch_unwind(AssertUnwindSafe(|| message.encode(&mut bytes)));
+                let sent = match encoded {
+                    Ok(Ok(())) => self.send_back(cluster, &from, proxy, Some(bytes)).await,
+                    _ => false,
+                };
+                if !sent {
+                    self.refuse(cluster, from, reply, Lost::NoSuchReceiver);
+                }
+            }
+        }
+    }
+
+    async fn answer_mark(&self, cluster: &Cluster, from: &Node, proxy: u32) {
+        self.send_back(cluster, from, proxy, None).await;
+    }
+
+    /// Whether it is on its way. A node that does not take it is not waited for.
+    async fn send_back(
+        &self,
+        cluster: &Cluster,
+        to: &Node,
+        proxy: u32,
+        message: Option<Vec<u8>>,
+    ) -> bool {
+        let returned = Returned { singleton: self.singleton.to_string(), proxy, message };
+        let proxies = cluster.to::<Returned>(to, RETURNED);
+        matches!(timeout(PATIENCE, proxies.tell(returned)).await, Ok(Ok(())))
+    }
+
+    fn refuse(&self, cluster: &Cluster, from: Node, reply: Reply, why: Lost) {
+        cluster.refuse(&self.name, None, Received { message: (), from, reply }, why);
+    }
+
+    /// The next message for a run, of those that were taken. All that came before are done with.
+    pub(super) async fn next(
+        &self,
+        cluster: &Cluster,
+        open: &mut OpenInbox<M>,
+    ) -> Option<Received<M>> {
+        loop {
+            let Received { message: frame, from, reply } = open.taken.pop_front()?;
+            match frame {
+                Frame::Message { message, .. } => return Some(Received { message, from, reply }),
+                Frame::Mark { proxy } => self.answer_mark(cluster, &from, proxy).await,
+            }
+        }
+    }
+}
+
+/// An inbox, whatever its messages are.
+pub(super) trait AnyInbox: Send + Sync {
+    /// Lets messages come, for as long as this node is in the cluster.
+    fn open(self: Arc<Self>, cluster: &Cluster) -> Result<(), ReceiverError>;
+
+    /// Says whether the singleton is here, or about to start again: if not, what waits goes back.
+    fn set_place(&self, place: Place);
+
+    /// Nobody follows it once the inbox is closed.
+    fn place(&self) -> &watch::Sender<Place>;
+}
+
+impl<M: Message> AnyInbox for Inbox<M> {
+    fn open(self: Arc<Self>, cluster: &Cluster) -> Result<(), ReceiverError> {
+        let receiver = cluster.receiver(&self.name)?;
+        if let Ok(mut open) = self.open.try_lock() {
+            open.receiver = Some(receiver); // Always: nobody has it yet.
+        }
+        tokio::spawn(self.give_back(cluster.clone()));
+        Ok(())
+    }
+
+    fn set_place(&self, place: Place) {
+        self.place.send_if_modified(|now| std::mem::replace(now, place) != place);
+    }
+
+    fn place(&self) -> &watch::Sender<Place> {
+        &self.place
     }
 }
 
@@ -67,14 +187,11 @@ impl<M: Message> OpenInbox<M> {
         count > 0
     }
 
-    pub(super) fn next(&mut self) -> Option<Received<M>> {
-        self.taken.pop_front()
-    }
-
-    /// Takes what has come; what comes from now on is refused.
-    pub(super) fn close(&mut self) {
-        if let Some(mut receiver) = self.receiver.take() {
-            self.taken.extend(std::iter::from_fn(|| receiver.try_recv()));
+    /// Takes what has come, though not what comes meanwhile without end.
+    pub(super) fn take_all(&mut self) {
+        if let Some(receiver) = &mut self.receiver {
+            let come = std::iter::from_fn(|| receiver.try_recv());
+            self.taken.extend(come.take(ALL));
         }
     }
 }
@@ -102,10 +219,12 @@ impl Drop for Handling<'_> {
     fn drop(&mut self) {
         if let Some(from) = self.told_by.take() {
             let letter = Received { message: (), from, reply: Reply::nobody() };
-            self.cluster.refuse(self.inbox, letter, Lost::Unfinished);
+            self.cluster.refuse(self.inbox, None, letter, Lost::Unfinished);
         }
     }
 }
 
 /// How many messages are taken at a time.
 const BATCH: usize = 256;
+/// How many are taken at the end: more than wait in an inbox.
+const ALL: usize = 1 << 14;

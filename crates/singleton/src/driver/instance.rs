@@ -12,14 +12,13 @@ use tokio::time::Instant;
 use tenure_cluster::Cluster;
 use tenure_lease::{Tenure, Token};
 
-use super::inbox::{Handling, Inbox, OpenInbox};
-use crate::hosted::inbox;
+use super::inbox::{AnyInbox, Handling, Inbox, OpenInbox, Place};
 use crate::{Actor, BoxError, Hosted, StopReason};
 
-/// What to run, and what waits for it.
+/// What to run, and what is sent to it.
 pub(crate) struct Work {
     run: Arc<dyn Fn(Hosted) -> Running + Send + Sync>,
-    refuse_waiting: Arc<dyn Fn(&Cluster) + Send + Sync>,
+    pub(super) inbox: Option<Arc<dyn AnyInbox>>,
 }
 
 type Running = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
@@ -30,42 +29,44 @@ impl Work {
         F: Fn(Hosted) -> R + Send + Sync + 'static,
         R: Future<Output = Result<(), BoxError>> + Send + 'static,
     {
-        Self {
-            run: Arc::new(move |hosted| Box::pin(work(hosted))),
-            refuse_waiting: Arc::new(|_| ()),
-        }
+        Self { run: Arc::new(move |hosted| Box::pin(work(hosted))), inbox: None }
     }
 
     pub(crate) fn actor<A: Actor>(
         name: Arc<str>,
         make: impl Fn() -> A + Send + Sync + 'static,
     ) -> Self {
-        let inbox = Arc::new(Inbox::<A::Message>::new(inbox(&name)));
-        let waiting = inbox.clone();
-        Self {
-            run: Arc::new(move |hosted| {
-                let (actor, inbox) = (make(), inbox.clone());
-                Box::pin(async move { act(actor, &inbox, hosted).await })
-            }),
-            refuse_waiting: Arc::new(move |cluster| waiting.refuse_waiting(cluster)),
-        }
+        let inbox = Arc::new(Inbox::<A::Message>::new(name));
+        let of_runs = inbox.clone();
+        let run = move |hosted| -> Running {
+            let (actor, inbox) = (make(), of_runs.clone());
+            Box::pin(async move { act(actor, &inbox, hosted).await })
+        };
+        Self { run: Arc::new(run), inbox: Some(inbox) }
     }
 
-    /// Refuses what waits for a run that will not come on this node.
-    pub(super) fn refuse_waiting(&self, cluster: &Cluster) {
-        (self.refuse_waiting)(cluster);
+    /// Says whether the singleton is here, or about to start again.
+    pub(super) fn set_place(&self, place: Place) {
+        self.inbox.iter().for_each(|inbox| inbox.set_place(place));
+    }
+
+    /// No more messages come, and another inbox of this name can be opened.
+    pub(super) async fn close_inbox(&self) {
+        if let Some(inbox) = &self.inbox {
+            inbox.set_place(Place::Closed);
+            inbox.place().closed().await;
+        }
     }
 }
 
 /// Runs an actor until it has to stop, or fails. What it has not begun with by then stays in the
-/// inbox.
+/// inbox: for its next run, or to go back.
 async fn act<A: Actor>(
     mut actor: A,
     inbox: &Inbox<A::Message>,
     hosted: Hosted,
 ) -> Result<(), BoxError> {
-    // First, so that what comes meanwhile waits.
-    let mut open = inbox.open(hosted.cluster()).await?;
+    let mut open = inbox.lock().await;
     actor.started(&hosted).await?;
     let reason = loop {
         tokio::select! {
@@ -80,9 +81,9 @@ async fn act<A: Actor>(
         }
     };
     if !matches!(reason, StopReason::LeaseLost(_)) {
-        // What had come before is done here; what comes now is refused, or waits at its proxy.
-        open.close();
-        while let Some(received) = open.next() {
+        // What had come before is done here; what comes now goes back to its proxy.
+        open.take_all();
+        while let Some(received) = inbox.next(hosted.cluster(), &mut open).await {
             let handling = Handling::begin(hosted.cluster(), inbox.name(), &received);
             actor.receive(received, &hosted).await?;
             handling.finish();
@@ -99,7 +100,7 @@ async fn handle<A: Actor>(
     open: &mut OpenInbox<A::Message>,
     hosted: &Hosted,
 ) -> Result<Option<StopReason>, BoxError> {
-    while let Some(received) = open.next() {
+    while let Some(received) = inbox.next(hosted.cluster(), open).await {
         let handling = Handling::begin(hosted.cluster(), inbox.name(), &received);
         let handled = actor.receive(received, hosted);
         tokio::pin!(handled);
@@ -139,6 +140,7 @@ impl Instance {
     ) -> Self {
         let (stop, stopped) = watch::channel(None);
         let hosted = Hosted::new(cluster.clone(), name.clone(), token, tenure, stopped);
+        work.set_place(Place::Here);
         // The work is made inside, so that a panic there is caught as well.
         let work = work.run.clone();
         let task = tokio::spawn(async move { work(hosted).await });

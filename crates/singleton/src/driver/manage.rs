@@ -10,6 +10,7 @@ use tenure_cluster::{Cluster, Node, Views};
 use tenure_lease::backend::{StoreError, StoreErrorKind};
 use tenure_lease::{LeaseError, Loss, Moment, Standby, Tenure};
 
+use super::inbox::Place;
 use super::instance::{Instance, Work};
 use super::post::{Did, Managed, Post, Wish};
 use crate::builder::{Guard, Probe};
@@ -29,6 +30,9 @@ pub(crate) fn manage(
     let Some(managed) = post.manage(&name, wish) else {
         return Err(StartError::Started(name));
     };
+    if let Some(inbox) = &work.inbox {
+        inbox.clone().open(&cluster).inspect_err(|_| post.unmanage(&name))?;
+    }
     telemetry::managed(&name);
     let (leave, leaving) = mpsc::channel(1);
     let (over, is_over) = watch::channel(false);
@@ -136,8 +140,13 @@ impl Task {
                 if !self.carry_out(effect) {
                     continue;
                 }
-                self.work.refuse_waiting(&self.cluster);
-                if self.manager.is_retired() {
+                self.work.set_place(Place::Away);
+                let is_retired = self.manager.is_retired();
+                if (left || is_retired) && !out {
+                    self.post.bid_farewell(&self.cluster, &self.name).await;
+                }
+                if is_retired {
+                    self.work.close_inbox().await;
                     self.stopped();
                 } else if left || out || !self.next_life(&mut leaving).await {
                     self.over.send_replace(true);
@@ -149,7 +158,7 @@ impl Task {
                 return self.post.unmanage(&self.name);
             }
             if self.instance.is_none() && !self.manager.hosts() {
-                self.work.refuse_waiting(&self.cluster);
+                self.work.set_place(Place::Away);
             }
             self.say();
             let happened = tokio::select! {

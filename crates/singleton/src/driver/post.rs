@@ -2,15 +2,25 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-use tenure_cluster::messaging::{AskError, BOARD, NotDone, ReceiverError};
+use tenure_cluster::messaging::{
+    AskError, BOARD, DeadLetter, Lost, NotDone, Received, Receiver, ReceiverError,
+};
 use tenure_cluster::{Cluster, Node};
 use tenure_lease::Token;
 
+use super::PATIENCE;
+use super::frame::{FAREWELL, Farewell, RETURNED, Returned};
+use crate::hosted::inbox;
 use crate::word::Letter;
 use crate::{StopReason, Word};
 
@@ -18,7 +28,21 @@ use crate::{StopReason, Word};
 #[derive(Default)]
 pub(super) struct Post {
     slots: Mutex<HashMap<Arc<str>, Slot>>,
+    /// How many proxies there were.
+    proxies: AtomicU32,
     happenings: Feed,
+}
+
+/// A proxy on this node, whatever its messages are.
+pub(super) trait AnyProxy: Send + Sync {
+    /// A message came back from a node that does not host the singleton.
+    fn returned(&self, from: &Node, bytes: Bytes);
+
+    /// Everything that was sent to that node is back, or was handled.
+    fn marked(&self, from: &Node);
+
+    /// A node that does not host the singleton is about to go: waits until nothing is on its way there.
+    fn let_go(self: Arc<Self>, node: Node) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
 struct Feed(broadcast::Sender<Happening>);
@@ -92,6 +116,8 @@ struct Slot {
     manager: Option<mpsc::Sender<Wish>>,
     /// It was stopped here, and another manager may take the place of this one.
     replaceable: bool,
+    /// By their numbers.
+    proxies: HashMap<u32, Weak<dyn AnyProxy>>,
 }
 
 /// Which manager of a singleton there is on this node.
@@ -116,7 +142,7 @@ impl Post {
         let mut opened = Ok(());
         let post = cluster.local(|| {
             let post = Arc::new(Self::default());
-            opened = post.clone().listen(cluster);
+            opened = post.clone().listen(cluster).and_then(|()| post.clone().take_back(cluster));
             post
         });
         opened?;
@@ -137,6 +163,89 @@ impl Post {
             lock(&self.slots).clear(); // Nothing more will come.
         });
         Ok(())
+    }
+
+    fn take_back(self: Arc<Self>, cluster: &Cluster) -> Result<(), ReceiverError> {
+        let mut returned = cluster.receiver::<Returned>(RETURNED)?;
+        let mut farewells = cluster.receiver::<Farewell>(FAREWELL)?;
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    biased;
+                    Some(received) = returned.recv() => self.came_back(&returned, received),
+                    Some(received) = farewells.recv() => self.let_go(received),
+                    else => return,
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn came_back(&self, receiver: &Receiver<Returned>, received: Received<Returned>) {
+        let Received { message: Returned { singleton, proxy, message }, from, .. } = received;
+        let slots = lock(&self.slots);
+        let proxy = slots.get(&*singleton).and_then(|slot| slot.proxies.get(&proxy)?.upgrade());
+        drop(slots);
+        match (proxy, message) {
+            (Some(proxy), Some(message)) => proxy.returned(&from, message.into()),
+            (Some(proxy), None) => proxy.marked(&from),
+            // Nobody is left who could send it on.
+            (None, Some(_)) => {
+                let (name, why) = (Some(inbox(&singleton).into()), Lost::Late);
+                receiver.dead_letter(DeadLetter {
+                    to: from,
+                    receiver: name,
+                    id: None,
+                    count: 1,
+                    why,
+                });
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// Answers when nothing is on its way to that node from here.
+    fn let_go(&self, received: Received<Farewell>) {
+        let Received { message: Farewell { singleton }, from, reply } = received;
+        let proxies = self.proxies_of(&singleton);
+        tokio::spawn(async move {
+            for proxy in proxies {
+                let _ = timeout(PATIENCE, proxy.let_go(from.clone())).await; // As long as it asks.
+            }
+            let _ = reply.answer::<Farewell>(()).await; // It may be gone.
+        });
+    }
+
+    fn proxies_of(&self, singleton: &str) -> Vec<Arc<dyn AnyProxy>> {
+        let slots = lock(&self.slots);
+        let proxies = slots.get(singleton).into_iter().flat_map(|slot| slot.proxies.values());
+        proxies.filter_map(Weak::upgrade).collect()
+    }
+
+    /// Waits until nothing is on its way to this node, which hosts the singleton no more.
+    pub(super) async fn bid_farewell(&self, cluster: &Cluster, singleton: &str) {
+        let mut answers = JoinSet::new();
+        for (node, _) in cluster.view().members() {
+            let sender = cluster.to::<Farewell>(node, FAREWELL);
+            let farewell = Farewell { singleton: singleton.into() };
+            answers.spawn(async move { drop(sender.ask(farewell).within(PATIENCE).await) });
+        }
+        while answers.join_next().await.is_some() {}
+    }
+
+    /// A number for a proxy on this node.
+    pub(super) fn next_proxy(&self) -> u32 {
+        self.proxies.fetch_add(1, Relaxed)
+    }
+
+    pub(super) fn add_proxy(&self, singleton: &Arc<str>, number: u32, proxy: Weak<dyn AnyProxy>) {
+        lock(&self.slots).entry(singleton.clone()).or_default().proxies.insert(number, proxy);
+    }
+
+    pub(super) fn remove_proxy(&self, singleton: &Arc<str>, number: u32) {
+        if let Some(slot) = lock(&self.slots).get_mut(singleton) {
+            slot.proxies.remove(&number);
+        }
     }
 
     /// What is said about a singleton from now on.
@@ -231,8 +340,13 @@ impl Post {
 
 impl Default for Slot {
     fn default() -> Self {
-        let words = broadcast::channel(WORDS).0;
-        Self { words, managed: None, manager: None, replaceable: false }
+        Self {
+            words: broadcast::channel(WORDS).0,
+            managed: None,
+            manager: None,
+            replaceable: false,
+            proxies: HashMap::new(),
+        }
     }
 }
 

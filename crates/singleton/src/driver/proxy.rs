@@ -1,25 +1,30 @@
 //! The way to a singleton.
 
+mod returns;
+
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use tenure_cluster::messaging::reliable::ReliableSender;
 use tenure_cluster::messaging::{
-    Ask, AskError, CodecError, Message, NotDone, ReceiverError, Sender,
+    Ask, AskError, DeadLetter, Lost, Message, NotDone, ReceiverError, Sender,
 };
+use tenure_cluster::transport::Closed;
 use tenure_cluster::{Cluster, Node, Views};
 use tenure_lease::{Moment, Token};
 
+use super::frame::{Frame, Raw};
 use super::post::{Post, Wish};
 use crate::hosted::{inbox, reliable_inbox};
 use crate::proxy::{Finder, Host, Put};
 use crate::{Settings, Word, telemetry};
+use returns::{Sending, mark};
 
 /// The way to a singleton, wherever it is, from any node of the cluster. Cheap to clone; clones
 /// share what waits.
@@ -33,13 +38,20 @@ pub struct Proxy<M> {
 }
 
 struct Shared<M> {
+    weak: Weak<Self>,
     cluster: Cluster,
     post: Arc<Post>,
     name: Arc<str>,
     inbox: Arc<str>,
+    /// Which of this node's proxies it is.
+    number: u32,
     asking_max: usize,
     /// The way to the host, while nothing waits for it here.
-    direct: RwLock<Option<Arc<Sender<M>>>>,
+    direct: RwLock<Option<Arc<Sender<Frame<M>>>>>,
+    /// How many messages are about to be on the way to a host: a mark follows them.
+    sending: AtomicUsize,
+    /// A former host has returned everything.
+    settled: Notify,
     finder: Mutex<Finder<Bytes>>,
     host: watch::Sender<Option<Host>>,
     since: Mutex<Moment>,
@@ -49,29 +61,15 @@ struct Shared<M> {
     wake: mpsc::Sender<()>,
 }
 
-/// A message as it goes over the wire.
-struct Raw(Bytes);
-
-impl Message for Raw {
-    fn encode(&self, out: &mut Vec<u8>) -> Result<(), CodecError> {
-        out.extend_from_slice(&self.0);
-        Ok(())
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
-        Ok(Self(Bytes::copy_from_slice(bytes)))
-    }
-}
-
-struct RawAsk<R>(Bytes, PhantomData<fn() -> R>);
+struct RawAsk<R>(Frame<Raw>, PhantomData<fn() -> R>);
 
 impl<R: Message> Ask for RawAsk<R> {
     type Reply = R;
 }
 
-impl<R> From<RawAsk<R>> for Raw {
+impl<R> From<RawAsk<R>> for Frame<Raw> {
     fn from(ask: RawAsk<R>) -> Self {
-        Self(ask.0)
+        ask.0
     }
 }
 
@@ -84,10 +82,14 @@ pub(crate) fn proxy<M: Message>(
     let post = Post::of(&cluster)?;
     let (host, _) = watch::channel(None);
     let (wake, woken) = mpsc::channel(1);
-    let shared = Arc::new(Shared {
+    let shared = Arc::new_cyclic(|weak| Shared {
+        weak: weak.clone(),
         inbox: inbox(&name).into(),
+        number: post.next_proxy(),
         asking_max: settings.buffer,
         direct: RwLock::new(None),
+        sending: AtomicUsize::new(0),
+        settled: Notify::new(),
         finder: Mutex::new(Finder::new(settings)),
         host,
         since: Mutex::new(Moment::now()),
@@ -97,14 +99,15 @@ pub(crate) fn proxy<M: Message>(
         post,
         name,
     });
+    shared.post.add_proxy(&shared.name, shared.number, shared.weak.clone());
     let (words, views) = (shared.post.words(&shared.name), shared.cluster.views());
-    tokio::spawn(find(Arc::downgrade(&shared), words, views, woken));
+    tokio::spawn(find(shared.weak.clone(), words, views, woken));
     Ok(Proxy { shared })
 }
 
 /// Finds the host, and sends what waits for it.
 async fn find<M: Message>(
-    weak: std::sync::Weak<Shared<M>>,
+    weak: Weak<Shared<M>>,
     mut words: broadcast::Receiver<(Node, Word)>,
     mut views: Views,
     mut woken: mpsc::Receiver<()>,
@@ -145,6 +148,7 @@ async fn find<M: Message>(
             () = tokio::time::sleep_until(pause) => {}
         }
         if out {
+            weak.upgrade().iter().for_each(|shared| shared.give_up());
             return;
         }
     }
@@ -171,20 +175,52 @@ impl<M: Message> Shared<M> {
             }
             *since = now;
         }
-        self.set_direct(&finder);
+        self.set_direct(&mut finder);
+        if let Some(former) = finder.next_mark() {
+            tokio::spawn(mark(self.weak.clone(), former));
+        }
     }
 
     /// Messages go straight to the host if none waits before them.
-    fn set_direct(&self, finder: &Finder<Bytes>) {
-        let host = finder.host().filter(|_| finder.is_clear()).map(|host| &host.node);
+    fn set_direct(&self, finder: &mut Finder<Bytes>) {
+        let host = finder.way();
         let mut direct = self.direct.write().unwrap_or_else(PoisonError::into_inner);
         if direct.as_ref().map(|sender| sender.node()) != host {
             *direct = host.map(|node| Arc::new(self.cluster.to(node, &self.inbox)));
         }
     }
 
-    fn direct(&self) -> Option<Arc<Sender<M>>> {
-        self.direct.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn direct(&self) -> Option<(Arc<Sender<Frame<M>>>, Sending<'_>)> {
+        let direct = self.direct.read().unwrap_or_else(PoisonError::into_inner);
+        // Counted while the way cannot change.
+        direct.as_ref().map(|sender| (sender.clone(), self.begin_to_send()))
+    }
+
+    fn begin_to_send(&self) -> Sending<'_> {
+        self.sending.fetch_add(1, Ordering::SeqCst);
+        Sending(&self.sending)
+    }
+
+    async fn tell_raw(&self, node: &Node, bytes: Bytes) -> Result<(), NotDone> {
+        let message = Frame::Message { proxy: self.number, message: Raw(bytes) };
+        self.cluster.to::<Frame<Raw>>(node, &self.inbox).tell(message).await
+    }
+
+    fn lost(&self, to: &Node, count: usize, why: Lost) {
+        let receiver = Some(self.inbox.clone());
+        self.cluster.dead_letter(DeadLetter {
+            to: to.clone(),
+            receiver,
+            id: None,
+            count: count as u64,
+            why,
+        });
+    }
+
+    /// This node is out of the cluster: what waits will not be sent.
+    fn give_up(&self) {
+        let waiting = lock(&self.finder).give_up();
+        self.lost(&self.cluster.me(), waiting, Lost::Unsent);
     }
 
     /// Sends what waits, until there is no more, or no host.
@@ -192,15 +228,16 @@ impl<M: Message> Shared<M> {
         loop {
             let taken = {
                 let mut finder = lock(&self.finder);
-                let taken = finder.take();
+                let taken = finder.take().map(|taken| (taken, self.begin_to_send()));
                 telemetry::waiting(&self.name, finder.waiting());
                 if taken.is_none() {
-                    self.set_direct(&finder);
+                    self.set_direct(&mut finder);
                 }
                 taken
             };
-            let Some((node, bytes)) = taken else { return };
-            let sent = self.cluster.to::<Raw>(&node, &self.inbox).tell(Raw(bytes.clone())).await;
+            let Some(((node, bytes), sending)) = taken else { return };
+            let sent = self.tell_raw(&node, bytes.clone()).await;
+            drop(sending);
             match sent {
                 Ok(()) => lock(&self.finder).sent(),
                 Err(why) if retriable(&why) => {
@@ -213,6 +250,8 @@ impl<M: Message> Shared<M> {
                 Err(why) => {
                     telemetry::refused(&self.name);
                     tracing::warn!(singleton = %self.name, "a message that waited is lost: {why}");
+                    let lost = if why == NotDone::Full { Lost::Full } else { Lost::Unsent };
+                    self.lost(&node, 1, lost);
                     lock(&self.finder).sent();
                 }
             }
@@ -220,33 +259,38 @@ impl<M: Message> Shared<M> {
     }
 
     async fn tell(&self, message: M) -> Result<(), NotDone> {
-        let mut message = message;
-        if let Some(sender) = self.direct() {
-            match sender.tell_or_back(message).await {
-                Ok(()) => return Ok(()),
-                Err((why, Some(back))) if retriable(&why) => {
-                    self.update(|finder| finder.not_there(sender.node()));
-                    message = back;
-                }
-                Err((why, _)) => return Err(why),
+        let Some((sender, sending)) = self.direct() else {
+            return self.keep(encode(&message)?).await;
+        };
+        let frame = Frame::Message { proxy: self.number, message };
+        let told = sender.tell_or_back(frame).await;
+        drop(sending);
+        match told {
+            Ok(()) => Ok(()),
+            Err((why, Some(Frame::Message { message, .. }))) if retriable(&why) => {
+                self.update(|finder| finder.not_there(sender.node()));
+                self.keep(encode(&message)?).await
             }
+            Err((why, _)) => Err(why),
         }
-        self.keep(encode(&message)?).await
     }
 
     /// Keeps a message until there is a host.
     async fn keep(&self, bytes: Bytes) -> Result<(), NotDone> {
         let length = bytes.len();
+        if self.cluster.is_over() {
+            return Err(NotDone::Closed(Arc::new(Closed::Transport)));
+        }
         loop {
-            let put = {
+            let (put, sending) = {
                 let mut finder = lock(&self.finder);
                 let put = finder.put(bytes.clone(), length);
                 telemetry::waiting(&self.name, finder.waiting());
-                put
+                (put, self.begin_to_send())
             };
             match put {
                 Put::Kept => {
-                    self.set_direct(&lock(&self.finder));
+                    self.set_direct(&mut lock(&self.finder));
                     let _ = self.wake.try_send(()); // It is awake already, or it is all over.
                     return Ok(());
                 }
@@ -255,7 +299,9 @@ impl<M: Message> Shared<M> {
                     return Err(NotDone::Full);
                 }
                 Put::Send(node, bytes) => {
-                    match self.cluster.to::<Raw>(&node, &self.inbox).tell(Raw(bytes)).await {
+                    let told = self.tell_raw(&node, bytes).await;
+                    drop(sending);
+                    match told {
                         Err(why) if retriable(&why) => {
                             self.update(|finder| finder.not_there(&node));
                         }
@@ -271,7 +317,7 @@ impl<M: Message> Shared<M> {
         let _turn = Turn::take(&self.asking, self.asking_max).ok_or(NotDone::Full)?;
         let mut hosts = self.host.subscribe();
         loop {
-            let Some(sender) = self.direct() else {
+            let Some((sender, _)) = self.direct() else {
                 let _ = self.wake.try_send(());
                 let wait = async {
                     tokio::select! {
@@ -285,8 +331,9 @@ impl<M: Message> Shared<M> {
                 continue;
             };
             let left = deadline.saturating_duration_since(Instant::now());
-            let question = RawAsk::<R>(bytes.clone(), PhantomData);
-            let raw = self.cluster.to::<Raw>(sender.node(), &self.inbox);
+            let message = Frame::Message { proxy: self.number, message: Raw(bytes.clone()) };
+            let question = RawAsk::<R>(message, PhantomData);
+            let raw = self.cluster.to::<Frame<Raw>>(sender.node(), &self.inbox);
             match raw.ask(question).within(left).await {
                 Err(AskError::NotDone(why)) if retriable(&why) && Instant::now() < deadline => {
                     self.update(|finder| finder.not_there(sender.node()));
@@ -295,6 +342,21 @@ impl<M: Message> Shared<M> {
                 answer => return answer,
             }
         }
+    }
+}
+
+impl<M> Drop for Shared<M> {
+    fn drop(&mut self) {
+        self.post.remove_proxy(&self.name, self.number);
+        let waiting = lock(&self.finder).give_up() as u64;
+        let (to, receiver) = (self.cluster.me(), Some(self.inbox.clone()));
+        self.cluster.dead_letter(DeadLetter {
+            to,
+            receiver,
+            id: None,
+            count: waiting,
+            why: Lost::Unsent,
+        });
     }
 }
 

@@ -157,7 +157,13 @@ async fn keep_open(shared: &Shared, link: &DataLink) {
                 let established = Established::new(shared, peer, shown, lane, direction).await;
                 let (since, tally) = (Moment::now(), Tally::default());
                 let served = serve(&established, link, &tally, &mut stream);
-                let why = link.stop.unless(served).await.unwrap_or(Down::Closed);
+                let why = match link.stop.unless(served).await {
+                    Some(why) => why,
+                    None => {
+                        hear_last_report(link, &tally, &mut stream).await;
+                        Down::Closed
+                    }
+                };
                 let unknown = tally.unknown();
                 telemetry::lost(unknown, 0);
                 let is_outdated = why == Down::Outdated;
@@ -337,6 +343,24 @@ async fn hear(link: &DataLink, tally: &Tally, mut read: ReadHalf<&mut Stream>) -
     }
 }
 
+/// What has arrived may be about to be reported: a peer that left in order is not gone yet.
+async fn hear_last_report(link: &DataLink, tally: &Tally, stream: &mut Stream) {
+    let (read, _write) = tokio::io::split(stream);
+    let settled = async {
+        while tally.unknown() > 0 {
+            tally.settled.notified().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = settled => {}
+        _ = hear(link, tally, read) => {}
+        () = sleep(LAST_REPORT) => {}
+    }
+}
+
+/// How long to wait for a last report: some times as long as a peer waits before it reports.
+const LAST_REPORT: Duration = Duration::from_millis(100);
 /// How long what was sent on an outdated link may take to arrive.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Bytes of a report: a count.

@@ -2,16 +2,18 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use tenure_lease::Moment;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::claims::Admission;
 use super::greet::Greeted;
+use super::link::GOODBYE;
 use super::socket::{self, Stream};
 use super::{Established, Flag, Shared, lock};
 use crate::transport::{Direction, Down, Event, Frames, Lane, frame};
@@ -113,6 +115,8 @@ pub(super) async fn run(
     let registered = Registered::new(&shared, (sender.clone(), lane)).await;
     let direction = Direction::Incoming;
     let established = Established::new(&shared, peer.clone(), shown, lane, direction).await;
+    // How many messages were handed over.
+    let arrived = AtomicU64::new(0);
     let reading = async {
         match lane {
             Lane::Control => control(&established, &mut stream).await,
@@ -122,7 +126,7 @@ pub(super) async fn run(
                 if let Some(frames) = new {
                     shared.tell(Event::Data { from: peer.clone(), frames }).await;
                 }
-                data(&established, &mut stream, queue).await
+                data(&established, &mut stream, queue, &arrived).await
             }
         }
     };
@@ -137,7 +141,20 @@ pub(super) async fn run(
         None if registered.is_in(&lock(&shared.incoming)) => Down::Closed,
         None => Down::Replaced,
     };
+    if lane == Lane::Data && matches!(why, Down::Closed | Down::Replaced | Down::Outdated) {
+        // What has arrived is not in doubt when this end closes.
+        let _ = timeout(GOODBYE, report(&mut stream, arrived.load(Relaxed))).await;
+    }
     established.end(stream, why, 0).await;
+}
+
+/// Tells the peer how many of its messages have arrived.
+async fn report(back: &mut (impl AsyncWrite + Unpin), arrived: u64) -> std::io::Result<()> {
+    let mut bytes = [0; frame::HEADER + 8];
+    bytes[0] = 8;
+    bytes[frame::HEADER..].copy_from_slice(&arrived.to_le_bytes());
+    back.write_all(&bytes).await?;
+    back.flush().await
 }
 
 /// A link in the table, for as long as it lives.
@@ -205,15 +222,15 @@ async fn data(
     established: &Established<'_>,
     stream: &mut Stream,
     queue: mpsc::Sender<Frames>,
+    arrived: &AtomicU64,
 ) -> Down {
     let max = established.shared.settings.data_frame_max;
     let (mut stream, mut back) = tokio::io::split(stream);
     let mut read = BytesMut::new();
     let mut room = DATA_READ_MIN;
     let mut batch = Frames::default();
-    // How many were handed over; the peer is told in a while, once for many.
-    let mut arrived = 0u64;
-    let mut report = Box::pin(sleep(REPORT_DELAY));
+    // The peer is told in a while what has arrived, once for many.
+    let mut report_due = Box::pin(sleep(REPORT_DELAY));
     let mut unreported = false;
     let mut unwanted = std::pin::pin!(queue.closed());
     loop {
@@ -230,16 +247,9 @@ async fn data(
         let spare = read.capacity() - read.len();
         tokio::select! {
             biased;
-            () = &mut report, if unreported => {
+            () = &mut report_due, if unreported => {
                 unreported = false;
-                let mut bytes = [0; frame::HEADER + 8];
-                bytes[0] = 8;
-                bytes[frame::HEADER..].copy_from_slice(&arrived.to_le_bytes());
-                let written = async {
-                    back.write_all(&bytes).await?;
-                    back.flush().await
-                };
-                if let Err(error) = written.await {
+                if let Err(error) = report(&mut back, arrived.load(Relaxed)).await {
                     return socket::cut(&error);
                 }
             }
@@ -248,11 +258,11 @@ async fn data(
                 let Ok(room) = room else {
                     return Down::Closed; // Nobody wants them.
                 };
-                arrived += batch.len() as u64;
+                arrived.fetch_add(batch.len() as u64, Relaxed);
                 room.send(std::mem::take(&mut batch));
                 if !unreported {
                     unreported = true;
-                    report.as_mut().reset(Instant::now() + REPORT_DELAY);
+                    report_due.as_mut().reset(Instant::now() + REPORT_DELAY);
                 }
             }
             count = stream.read_buf(&mut read), if !full => match count {

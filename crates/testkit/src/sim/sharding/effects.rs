@@ -144,6 +144,7 @@ impl World {
             region::Effect::Hurry { .. } => {} // Whatever stops does so within the budget.
             region::Effect::Deliver { shard, token, message } => {
                 self.served.insert(message);
+                self.invariants.arrived(self.sim.now(), shard, token, message);
                 self.sim.note(|| format!("message {message} reaches shard {shard}"));
                 if let Some(entity) = shell.entities.get_mut(&shard).filter(|it| it.token == token)
                 {

@@ -1,6 +1,7 @@
 //! What must hold, whatever happens. One file each.
 
 mod current_is_not_refused;
+mod in_order;
 mod no_acknowledged_write_lost;
 mod no_old_token_obeyed;
 mod one_coordinator;
@@ -21,6 +22,7 @@ pub(super) use one_place::Active;
 pub(super) struct Invariants {
     setup: Setup,
     current_is_not_refused: current_is_not_refused::Memory,
+    in_order: in_order::Memory,
     no_old_token_obeyed: no_old_token_obeyed::Memory,
     one_place: one_place::Memory,
     pub(super) tally: Tally,
@@ -32,6 +34,7 @@ impl Invariants {
         Self {
             setup,
             current_is_not_refused: Default::default(),
+            in_order: Default::default(),
             no_old_token_obeyed: Default::default(),
             one_place: Default::default(),
             tally: Tally::default(),
@@ -87,6 +90,20 @@ impl Invariants {
     /// A process is gone, with all that it did.
     pub(super) fn gone(&mut self, shell: u64) {
         self.one_place.gone(shell);
+    }
+
+    /// A process sends a message.
+    pub(super) fn sent(&mut self, shell: u64, message: u64) {
+        self.in_order.sent(shell, message);
+    }
+
+    /// It has reached its shard.
+    pub(super) fn arrived(&mut self, at: Moment, shard: Shard, token: Token, message: u64) {
+        let found = self.in_order.arrived(shard, token, message);
+        // Without a lease, tokens of two coordinators do not compare.
+        if self.setup != Setup::Gossip {
+            self.report(at, "messages of one sender stay in order", found);
+        }
     }
 
     /// The database has done something.

@@ -343,6 +343,7 @@ impl World {
         let now = self.sim.now();
         let shell = self.shells.get_mut(&id).filter(|shell| !shell.paused)?;
         self.messages += 1;
+        self.invariants.sent(id, self.messages);
         let local = shell.clock.read(now);
         shell.region.send(shard, self.messages, SIZE, local);
         let message = self.messages;

@@ -270,7 +270,9 @@ impl Task {
             let (receiver, sender) = (&*self.receiver, &*self.sender);
             tracing::warn!(receiver, sender, undone, "numbered messages are given up");
             if let Some(to) = &self.to {
-                self.messaging.dead(to.node(), Some(self.receiver.clone()), undone, Lost::Cut);
+                let receiver = Some(self.receiver.clone());
+                let letter = DeadLetter::cut(to.node(), undone, Lost::Cut);
+                self.messaging.dead(DeadLetter { receiver, ..letter });
             }
         }
     }

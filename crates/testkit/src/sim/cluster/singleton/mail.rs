@@ -159,6 +159,10 @@ impl Sim {
         if local < agent.client.retry_at {
             return false;
         }
+        // The way of marks is not simulated: everything comes back at once, or never.
+        if let Some(former) = agent.finder.next_mark() {
+            agent.finder.marked(&former);
+        }
         let Some((to, number)) = agent.finder.take() else { return false };
         let place = self.by_address.get(&to.address).copied();
         let closed = place.is_some_and(|place| self.network.is_cut(agent.place, place));
