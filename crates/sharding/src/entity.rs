@@ -151,8 +151,9 @@ pub struct Hosted {
 }
 
 impl Hosted {
-    pub(crate) fn new(shard: Arc<HostedShard>, id: EntityId, slow: bool) -> Self {
-        Self { shard, id, passivate: AtomicBool::new(false), slow: AtomicBool::new(slow) }
+    pub(crate) fn new(shard: Arc<HostedShard>, id: EntityId) -> Self {
+        let (passivate, slow) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { shard, id, passivate, slow }
     }
 
     /// The entity's id.

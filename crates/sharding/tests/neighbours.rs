@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use kit::{LONG, World, settings, soon, until};
+use kit::{LONG, World, session_name, settings, soon, until};
 use serde::{Deserialize, Serialize};
 use tenure_cluster::messaging::{Ask, AskError, Lost, NotDone, Received};
 use tenure_sharding::{BoxError, Entity, Hosted, Settings, Sharding, Shardings as _};
@@ -204,5 +204,47 @@ async fn a_question_whose_time_is_over_takes_no_room() {
         proxy.entity("a").tell(Order::Work(0)).await.unwrap();
     }
     assert_eq!(proxy.entity("a").tell(Order::Work(0)).await, Err(NotDone::Full));
+    world.end().await;
+}
+
+/// A message waits for room on the way to a node that is cut off. Its shard moves, and the message with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_on_the_way_to_a_node_goes_where_its_shard_goes() {
+    let world = World::new(2).await;
+    let sessions = [world.session(0), world.session(1)];
+    let books = [Arc::<Book>::default(), Arc::default()];
+    let start = |place: usize| {
+        let made = books[place].clone();
+        let kind = world.clusters[place].sharding("worker").settings(settings());
+        let kind = kind.lease(world.lease()).session(&sessions[place]);
+        kind.start(move |_| Worker(made.clone())).unwrap()
+    };
+    let workers = [start(0), start(1)];
+    until("both to host", || workers.iter().all(|it| it.status().hosted.len() == 8)).await;
+    let (hosted, _) = workers[1].status().hosted[0];
+    let there = |id: &String| workers[0].entity(id).shard() == hosted;
+    let id = (0..).map(|number| format!("id-{number}")).find(there).unwrap();
+    let entity = workers[0].entity(&id);
+    soon(entity.ask(Here).within(LONG)).await.unwrap();
+
+    world.switch.cut(world.clusters.iter().map(|cluster| cluster.me().address));
+    let telling = tokio::spawn({
+        let entity = entity.clone();
+        async move {
+            // More than fits on the way, and than waits for a shard.
+            for _ in 0..100 {
+                if entity.tell(Order::Bytes(vec![0; 500_000])).await.is_err() {
+                    break;
+                }
+            }
+            entity.tell(Order::Work(0)).await
+        }
+    });
+    assert!(world.records.delete(&session_name(1).parse().unwrap()));
+    let told = soon(telling).await.unwrap();
+    assert!(matches!(told, Ok(()) | Err(NotDone::Full)), "{told:?}");
+    soon(async { while entity.tell(Order::Work(0)).await.is_err() {} }).await;
+    until("it to be here", || books[0].worked.load(SeqCst) > 0).await;
+    world.switch.cut([]);
     world.end().await;
 }

@@ -161,8 +161,6 @@ pub(super) struct Common<E: Entity> {
     pub(super) turn: Turn,
     /// How many more calls are timed, since a turn was over before they were.
     pub(super) timed: u32,
-    /// The last call of which that is known took long: who is new is expected to take long as well.
-    pub(super) slow: bool,
     pub(super) news: mpsc::UnboundedSender<News<E::Message>>,
 }
 
@@ -203,7 +201,6 @@ pub(super) async fn run<E: Entity>(
         round: 1,
         turn: Turn::default(),
         timed: 0,
-        slow: false,
         news: inlet.news.clone(),
     };
     let mut shards = Shards { common, shards: Vec::new(), inlet, ahead: VecDeque::new() };

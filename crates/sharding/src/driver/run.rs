@@ -93,11 +93,8 @@ impl<E: Entity> Run<E> {
         if self.slow {
             return Err(self);
         }
-        let began = Instant::now();
-        let polled = poll_now(self.call.as_mut());
-        self.took_long = began.elapsed() >= LONG;
-        match polled {
-            Poll::Ready(result) => Ok(Outcome::new(self.id, result, self.took_long)),
+        match poll_now(self.call.as_mut()) {
+            Poll::Ready(result) => Ok(Outcome { id: self.id, result }),
             Poll::Pending => Err(self),
         }
     }

@@ -228,7 +228,7 @@ impl<E: Entity> ShardState<E> {
             (slot.used, slot.entered) = (common.idle.stamp(), common.idle.stamp());
             common.idle.enter(self.hosted.shard, &id, slot.entered);
         }
-        let hosted = Hosted::new(self.hosted.clone(), id.clone(), common.slow);
+        let hosted = Hosted::new(self.hosted.clone(), id.clone());
         match make(&*common.make, hosted) {
             Ok(cell) => self.go_on(Run::start(id, cell), common),
             Err(error) => self.ended(Outcome { id, result: Err(error) }, common),
@@ -292,10 +292,7 @@ impl<E: Entity> ShardState<E> {
         loop {
             let Outcome { id, result } = outcome;
             let cell = match result {
-                Ok(Some(cell)) => {
-                    common.slow = cell.hosted.is_slow();
-                    cell
-                }
+                Ok(Some(cell)) => cell,
                 Ok(None) => return self.gone(id, common),
                 Err(error) => return self.failure(id, &error, common),
             };

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tenure_cluster::messaging::{Ask, Received};
+use tenure_cluster::transport::Switch;
 use tenure_cluster::{Address, Cluster, Status as MemberStatus};
 use tenure_lease::{KeptSession, Lease, MemoryStore, Store, Token};
 use tenure_sharding::{
@@ -25,6 +26,8 @@ pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) clusters: Vec<Cluster>,
     pub(crate) book: Arc<Book>,
+    /// Cuts all of these nodes off from each other.
+    pub(crate) switch: Switch,
 }
 
 impl World {
@@ -35,7 +38,8 @@ impl World {
         }
         let records = MemoryStore::default();
         let store = Store::new(records.clone());
-        let mut world = Self { records, store, clusters: Vec::new(), book: Arc::default() };
+        let (book, switch) = (Arc::default(), Switch::default());
+        let mut world = Self { records, store, clusters: Vec::new(), book, switch };
         for _ in 0..count {
             // One after the other: the first is the oldest.
             world.join().await;
@@ -58,6 +62,7 @@ impl World {
             .formation(lease);
         settings.plaintext_without_any_protection = true;
         settings.rejoin = rejoin;
+        settings.transport.switch = Some(self.switch.clone());
         settings.membership.heartbeat_interval = Duration::from_millis(200);
         settings.membership.acceptable_pause = Duration::from_secs(1);
         settings.membership.gossip_interval = Duration::from_millis(200);
