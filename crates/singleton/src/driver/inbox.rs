@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use tokio::sync::{Mutex, MutexGuard};
 
-use tenure_cluster::messaging::{Lost, Message, Received, Receiver, ReceiverError, Reply};
+use tenure_cluster::messaging::{Lost, Message, Receipt, Received, Receiver, ReceiverError, Reply};
 use tenure_cluster::{Cluster, Node};
 
 /// The inbox of one singleton on this node. A run of the actor has it for itself.
@@ -85,16 +85,26 @@ pub(super) struct Handling<'a> {
     cluster: &'a Cluster,
     inbox: &'a str,
     told_by: Option<Node>,
+    /// To be told when it is handled.
+    receipt: Option<Receipt>,
 }
 
 impl<'a> Handling<'a> {
-    pub(super) fn begin<M>(cluster: &'a Cluster, inbox: &'a str, received: &Received<M>) -> Self {
+    pub(super) fn begin<M>(
+        cluster: &'a Cluster,
+        inbox: &'a str,
+        received: &mut Received<M>,
+    ) -> Self {
         let told_by = (!received.reply.is_wanted()).then(|| received.from.clone());
-        Self { cluster, inbox, told_by }
+        let receipt = received.reply.take_receipt();
+        Self { cluster, inbox, told_by, receipt }
     }
 
     pub(super) fn finish(mut self) {
         self.told_by = None;
+        if let Some(receipt) = self.receipt.take() {
+            receipt.handled();
+        }
     }
 }
 

@@ -82,8 +82,8 @@ async fn act<A: Actor>(
     if !matches!(reason, StopReason::LeaseLost(_)) {
         // What had come before is done here; what comes now is refused, or waits at its proxy.
         open.close();
-        while let Some(received) = open.next() {
-            let handling = Handling::begin(hosted.cluster(), inbox.name(), &received);
+        while let Some(mut received) = open.next() {
+            let handling = Handling::begin(hosted.cluster(), inbox.name(), &mut received);
             actor.receive(received, &hosted).await?;
             handling.finish();
         }
@@ -99,8 +99,8 @@ async fn handle<A: Actor>(
     open: &mut OpenInbox<A::Message>,
     hosted: &Hosted,
 ) -> Result<Option<StopReason>, BoxError> {
-    while let Some(received) = open.next() {
-        let handling = Handling::begin(hosted.cluster(), inbox.name(), &received);
+    while let Some(mut received) = open.next() {
+        let handling = Handling::begin(hosted.cluster(), inbox.name(), &mut received);
         let handled = actor.receive(received, hosted);
         tokio::pin!(handled);
         let stop = tokio::select! {
