@@ -66,6 +66,11 @@ impl Coordinator {
         }
         let Some(host) = host else {
             duty.regions.insert(from.clone(), None);
+            // It obeys this coordinator, so that it will not begin what another has given it either.
+            if shards.is_empty() {
+                let own = duty.hosts.values_mut().filter(|known| known.host.node == *from);
+                own.for_each(|known| known.answered = true);
+            }
             return;
         };
         let fits = host.node == *from && host.session.is_some() == has_sessions;

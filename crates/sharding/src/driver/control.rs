@@ -16,7 +16,8 @@ use tenure_lease::{Loss, Moment, Session, Tenure, Token};
 use super::crew::{Crew, Inlet, News};
 use super::guard::{Guard, Guarded, Guards};
 use super::handle::Shared;
-use super::letter::{Farewell, Letter, board, farewells};
+use super::hosting::{Hosting, Stopping};
+use super::letter::{self, Farewell, Letter, board, farewells};
 use super::outbox::Outbox;
 use super::{Event, Parcel};
 use crate::{Coordinator, Message as Word, Region, Shard, StopReason};
@@ -31,6 +32,9 @@ pub(super) struct Incoming<M> {
     pub(super) letters: Receiver<Letter>,
     pub(super) farewells: Receiver<Farewell>,
     pub(super) leaving: mpsc::Receiver<()>,
+    pub(super) hosting: mpsc::Receiver<Hosting<M>>,
+    /// How shards are run on this node, if they are, and what guards them.
+    pub(super) work: (Option<Spawn<M>>, Guards),
     /// It was asked to leave.
     pub(super) asked: bool,
 }
@@ -46,7 +50,7 @@ pub(super) struct Control<M: Message> {
     pub(super) coordinator: Option<Coordinator>,
     pub(super) guards: Guards,
     pub(super) guard: Guard,
-    guarded: mpsc::UnboundedReceiver<Guarded>,
+    pub(super) guarded: mpsc::UnboundedReceiver<Guarded>,
     views: Views,
     pub(super) tenure: Option<Arc<Tenure>>,
     /// Until when the coordinator was last told that its lease is held.
@@ -76,6 +80,9 @@ pub(super) struct Control<M: Message> {
     /// A node that has another number of shards, that number, and until when that counts.
     pub(super) stranger: Option<(Node, u32, Moment)>,
     pub(super) left: bool,
+    pub(super) stopping: Option<Stopping>,
+    /// It is stopped here, and this node coordinates no more.
+    pub(super) withdrawn: bool,
     pub(super) out: bool,
     /// Since when it hosts nothing any more, because it leaves.
     pub(super) handed_over: Option<Moment>,
@@ -149,6 +156,8 @@ impl<M: Message> Control<M> {
             own: Vec::new(),
             stranger: None,
             left: false,
+            stopping: None,
+            withdrawn: false,
             out: false,
             handed_over: None,
             traffic_at: Moment::ZERO,
@@ -160,7 +169,7 @@ impl<M: Message> Control<M> {
     }
 
     pub(super) async fn run(mut self, incoming: &mut Incoming<M>) {
-        let Incoming { events, letters, farewells, leaving, asked } = incoming;
+        let Incoming { events, letters, farewells, leaving, hosting, work, asked } = incoming;
         self.open_crews();
         if *asked {
             self.leave(); // Whoever was asked before has failed.
@@ -170,6 +179,7 @@ impl<M: Message> Control<M> {
         let routes = &shared.routes;
         loop {
             self.attend();
+            self.go_on_stopping();
             let mut holding = self.guard.holding();
             let holds = *holding.borrow_and_update();
             let idle = self.shards.is_empty() && !holds;
@@ -195,7 +205,8 @@ impl<M: Message> Control<M> {
                 Some(guarded) = self.guarded.recv() => self.guarded(guarded),
                 Some(news) = self.news.1.recv() => self.news(news),
                 Some(Err(error)) = self.tasks.join_next() => self.failed(&error),
-                _ = holding.changed(), if self.left || ended => {}
+                // Without a lease there is nobody who would tell.
+                Ok(()) = holding.changed(), if self.left || ended || self.withdrawn => {}
                 view = self.views.next(), if !self.out => self.view(view),
                 leave = leaving.recv(), if !*asked => {
                     *asked = true;
@@ -203,6 +214,7 @@ impl<M: Message> Control<M> {
                         self.leave();
                     }
                 }
+                Some(wish) = hosting.recv() => *work = self.hosting(wish),
                 letter = letters.recv(), if !deaf => match letter {
                     Some(letter) => self.letter(letter),
                     None => deaf = true,
@@ -218,7 +230,7 @@ impl<M: Message> Control<M> {
     }
 
     /// As many as there are threads to run them.
-    fn open_crews(&mut self) {
+    pub(super) fn open_crews(&mut self) {
         if self.spawn.is_some() {
             let count = tokio::runtime::Handle::current().metrics().num_workers().max(1);
             self.crews = (0..count).filter_map(|_| self.open_crew(count)).collect();
@@ -290,6 +302,7 @@ impl<M: Message> Control<M> {
         self.views = self.shared.cluster.views();
         (self.tenure, self.loss, self.stranger, self.elsewhere) = (None, None, None, false);
         (self.left, self.handed_over, self.farewell) = (false, None, None);
+        self.withdrawn = false;
         self.observe.clear();
         self.take_over.clear();
         self.own.clear();
@@ -393,6 +406,7 @@ impl<M: Message> Control<M> {
                 }
             }
             Guarded::Seen(note) => coordinator.note_seen(&note, now),
+            Guarded::Able(_) if self.withdrawn => {}
             Guarded::Able(able) => {
                 let is_stranger = self.stranger.as_ref().is_some_and(|(.., until)| now < *until);
                 coordinator.able(able && !is_stranger || self.tenure.is_some(), now);
@@ -405,8 +419,7 @@ impl<M: Message> Control<M> {
     /// Something was said about this kind by another node.
     fn letter(&mut self, received: Received<Letter>) {
         let Received { message: Letter { shards, message }, from, .. } = received;
-        let own = self.shared.settings.shards;
-        if shards != own {
+        if shards != self.shared.settings.placing() {
             return self.stranger(from, shards, message.as_ref());
         }
         if let Some(message) = message {
@@ -416,8 +429,9 @@ impl<M: Message> Control<M> {
 
     /// Two nodes that count differently would look for an entity in different places.
     fn stranger(&mut self, from: Node, shards: u32, message: Option<&Word>) {
-        let (kind, own, now) = (&self.shared.kind, self.shared.settings.shards, Moment::now());
-        tracing::error!(%kind, %from, "it has {shards} shards there and {own} here; both nodes refuse each other: give all nodes the same number");
+        let (kind, own, now) = (&self.shared.kind, self.shared.settings.placing(), Moment::now());
+        let differs = letter::difference(&from, shards, own);
+        tracing::error!(%kind, "{differs}; both nodes refuse each other: give all nodes the same");
         if message.is_some() {
             let letter = Letter { shards: own, message: None };
             let _ = self.shared.cluster.to(&from, &board(kind)).post(letter);
@@ -467,7 +481,7 @@ impl<M: Message> Control<M> {
 
     fn next_wake(&self) -> Moment {
         let coordinator = self.coordinator.as_ref().map_or(Moment::NEVER, Coordinator::next_wake);
-        let goes = self.handed_over.is_some() && !*self.over.borrow();
+        let goes = self.handed_over.is_some() && !*self.over.borrow() || self.stopping.is_some();
         let retry =
             if !self.crowded.is_empty() || goes { Moment::now() + RETRY } else { Moment::NEVER };
         self.region.next_wake().min(coordinator).min(retry).min(self.traffic_at)

@@ -454,7 +454,7 @@ impl<M: Message> Control<M> {
         let cluster = &self.shared.cluster;
         let letters = self.letters.entry(to.clone());
         let sender = letters.or_insert_with(|| cluster.to(to, &board(&self.shared.kind)));
-        let shards = self.shared.settings.shards;
+        let shards = self.shared.settings.placing();
         if let Err(error @ NotDone::TooLong { .. }) =
             sender.post(Letter { shards, message: Some(message) })
         {

@@ -1,8 +1,11 @@
 use tenure_cluster::messaging::{self, Ask, BOARD, CodecError};
 
+use tenure_cluster::Node;
+
 use crate::Message;
 
-/// What the nodes say to each other about one kind, and how many shards the sender believes it has.
+/// What the nodes say to each other about one kind, and how many shards the sender believes it has,
+/// placed by which key ([`Settings::placing`](crate::Settings)): entities belong elsewhere otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Letter {
     pub(super) shards: u32,
@@ -29,6 +32,15 @@ impl messaging::Message for Letter {
             message => Some(Message::decode(message).map_err(CodecError::new)?),
         };
         Ok(Self { shards: u32::from_le_bytes(*shards), message })
+    }
+}
+
+/// In what the other node differs, for people.
+pub(super) fn difference(there: &Node, theirs: u32, ours: u32) -> String {
+    let count = |placing: u32| placing & 0xffff;
+    match count(theirs) == count(ours) {
+        true => format!("it has another shard_key on {there}"),
+        false => format!("it has {} shards on {there}, and {} here", count(theirs), count(ours)),
     }
 }
 

@@ -63,7 +63,7 @@ async fn send<M: Message>(shared: Arc<Shared<M>>, node: Node, mut queued: mpsc::
             let from = node.clone();
             let event = match frame {
                 Some(Frame::Forward(id, message)) => {
-                    let shard = id.shard(shared.settings.shards);
+                    let shard = id.shard(&shared.settings);
                     let bytes = size(&message);
                     let parcel = Parcel { id, from: None, what: What::Tell(message), ticket };
                     Event::Returned { from, shard, parcel, bytes }

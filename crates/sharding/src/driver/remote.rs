@@ -3,7 +3,6 @@
 //! A frame is a byte that says what it is; then, of a message, the length of the entity's id (two
 //! bytes, little-endian), the id, and the message; of a mark, the number of the shard (four bytes).
 
-use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -11,9 +10,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use tenure_cluster::messaging::reliable::{Delivery, ReliableReceiver};
-use tenure_cluster::messaging::{
-    Ask, CodecError, Lost, Message, Received, Receiver, Reply, Sender,
-};
+use tenure_cluster::messaging::{CodecError, Lost, Message, Received, Receiver, Reply, Sender};
 use tenure_cluster::{Cluster, Node};
 
 use super::handle::Shared;
@@ -89,6 +86,14 @@ impl Raw {
         put_message(&mut out, FORWARD, id, message)?;
         Ok(Self(out.into()))
     }
+
+    /// The same of a message that is written already.
+    pub(super) fn forward_bytes(id: &EntityId, message: &[u8]) -> Result<Self, CodecError> {
+        let mut out = Vec::with_capacity(3 + id.as_bytes().len() + message.len());
+        put_head(&mut out, FORWARD, id)?;
+        out.extend_from_slice(message);
+        Ok(Self(out.into()))
+    }
 }
 
 impl Message for Raw {
@@ -99,18 +104,6 @@ impl Message for Raw {
 
     fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         Ok(Self(Bytes::copy_from_slice(bytes)))
-    }
-}
-
-pub(super) struct RawAsk<R>(pub(super) Raw, pub(super) PhantomData<fn() -> R>);
-
-impl<R: Message> Ask for RawAsk<R> {
-    type Reply = R;
-}
-
-impl<R> From<RawAsk<R>> for Raw {
-    fn from(ask: RawAsk<R>) -> Self {
-        ask.0
     }
 }
 
@@ -141,8 +134,8 @@ pub(super) async fn receive<M: Message>(
             let Received { message: frame, from, reply } = received;
             let event = match frame {
                 Frame::Forward(id, message) => {
-                    let wanted = reply.is_wanted();
-                    let back = wanted.then(|| Box::new(Back::Reply(reply)));
+                    let awaited = reply.is_awaited();
+                    let back = awaited.then(|| Box::new(Back::Reply(reply)));
                     if last.as_deref() != Some(&from) {
                         last = Some(Arc::new(from));
                     }
@@ -153,7 +146,7 @@ pub(super) async fn receive<M: Message>(
                     }
                 }
                 Frame::Return(id, message) => {
-                    let shard = id.shard(shared.settings.shards);
+                    let shard = id.shard(&shared.settings);
                     let bytes = size(&message);
                     let parcel = Parcel { id, from: None, what: What::Tell(message), ticket: None };
                     Event::Returned { from, shard, parcel, bytes }
@@ -170,7 +163,7 @@ pub(super) async fn receive<M: Message>(
 
 /// A message has come that should be for a shard that is here; what else to do about it if not.
 async fn arrive<M: Message>(shared: &Shared<M>, item: Item<M>) -> Option<Event<M>> {
-    let shard = item.id.shard(shared.settings.shards);
+    let shard = item.id.shard(&shared.settings);
     let (ticket, item) = match shared.routes.arrive(shard, item).await {
         Arrived::Delivered => return None,
         Arrived::NotHere(ticket, item) => (ticket, item),
@@ -193,7 +186,7 @@ pub(super) async fn receive_numbered<M: Message>(
 ) {
     while let Some(delivery) = inbox.recv().await {
         let (Addressed(id, message), delivery): (_, Delivery<()>) = delivery.split();
-        let shard = id.shard(shared.settings.shards);
+        let shard = id.shard(&shared.settings);
         let back = Some(Box::new(Back::Numbered(delivery)));
         // If it is not here, it is dropped: not done, it comes again.
         drop(shared.routes.arrive(shard, Item { id, from: None, message, back }).await);
@@ -227,6 +220,11 @@ fn put_message<M: Message>(
     id: &EntityId,
     message: &M,
 ) -> Result<(), CodecError> {
+    put_head(out, kind, id)?;
+    message.encode(out)
+}
+
+fn put_head(out: &mut Vec<u8>, kind: u8, id: &EntityId) -> Result<(), CodecError> {
     let id = id.as_bytes();
     if !(1..=ID_MAX).contains(&id.len()) {
         return Err(bad_id(id.len()));
@@ -234,7 +232,7 @@ fn put_message<M: Message>(
     out.push(kind);
     out.extend_from_slice(&(id.len() as u16).to_le_bytes());
     out.extend_from_slice(id);
-    message.encode(out)
+    Ok(())
 }
 
 /// What is said of an id that is none.

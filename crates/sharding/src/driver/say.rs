@@ -10,6 +10,7 @@ use tenure_lease::{Moment, Token};
 
 use super::control::Control;
 use super::handle::Shared;
+use super::letter;
 use crate::{Shard, Status, telemetry};
 
 /// What a node knows of a kind, as it was last said.
@@ -84,8 +85,11 @@ impl<M: Message> Control<M> {
         if let Some((node, shards, until)) = &self.stranger
             && now < *until
         {
-            let own = self.shared.settings.shards;
-            return Some(format!("it has {shards} shards on {node}, and {own} here"));
+            return Some(letter::difference(node, *shards, self.shared.settings.placing()));
+        }
+        if self.withdrawn {
+            let known = self.region.coordinator().is_some_and(|node| *node != self.me);
+            return (!known).then(|| "it is stopped on this node".into());
         }
         let coordinator = self.coordinator.as_ref()?;
         if self.elsewhere {
