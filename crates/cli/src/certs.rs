@@ -24,7 +24,7 @@ enum Command {
     /// Make an authority for a cluster, and a certificate for each of some nodes
     ///
     /// DIR/ca has the authority; DIR/NODE what a node needs: ca.pem, node.pem and node.key. If there
-    /// is an authority already, it makes certificates for more nodes. Whoever has DIR/ca/ca.key
+    /// is an authority already, it makes certificates for more nodes, or for clients. Whoever has DIR/ca/ca.key
     /// can make members of the cluster: keep it where the nodes are not.
     New(New),
     /// Make new certificates and keys for nodes that have one, before theirs expire
@@ -66,9 +66,13 @@ struct New {
     /// Make new ones for nodes that have one (the authority stays)
     #[arg(long)]
     force: bool,
+    /// A client's name: makes a certificate for a program that is no member, in DIR/client/CLIENT;
+    /// may be repeated
+    #[arg(long = "client", value_name = "CLIENT")]
+    clients: Vec<String>,
     /// The nodes' names: each node's setting `name`; `*` is for a certificate that all nodes share,
     /// in DIR/all
-    #[arg(required = true, value_name = "NODE")]
+    #[arg(required_unless_present = "clients", value_name = "NODE")]
     nodes: Vec<String>,
 }
 
@@ -146,8 +150,10 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Failure> {
 
 impl New {
     fn make(&self) -> Result<String, Failure> {
+        let clients = self.clients.iter().map(|name| directory::client(name));
+        let names: Vec<String> = self.nodes.iter().cloned().chain(clients).collect();
         // Before anything is written.
-        for node in &self.nodes {
+        for node in &names {
             CertsDirectory::check_name(node)?;
             let path = self.dir.join(directory::place(node));
             let there = ["node.pem", "node.key"].map(|file| path.join(file));
@@ -161,17 +167,23 @@ impl New {
             }
         }
         let directory = CertsDirectory::open_or_make(&self.dir, &self.cluster)?;
-        for node in &self.nodes {
+        for node in &names {
             directory.issue(node, &self.hosts)?;
         }
-        let first = &self.nodes[0];
+        let Some(first) = self.nodes.first() else {
+            return Ok(format!(
+                "Made, good for a year:\n{}\nCopy each directory to its client, and give it as the \
+                 client's identity.",
+                directory.list(&names)
+            ));
+        };
         // A name of its own, also if the certificate is for all.
         let name = if first == "*" { "shop-0" } else { first };
         Ok(format!(
             "Made, good for a year:\n{}\nCopy each directory to its node, and in the node's file \
              set:\n  cluster = {:?}\n  name = {name:?}\n  identity = \"{}\"\nKeep {} where the nodes \
              are not; it makes more.",
-            directory.list(&self.nodes),
+            directory.list(&names),
             self.cluster,
             self.dir.join(directory::place(first)).display(),
             self.dir.join("ca").join("ca.key").display(),

@@ -126,6 +126,24 @@ fn certificates_are_renewed_revoked_and_rolled() {
 }
 
 #[test]
+fn clients_have_certificates_of_their_own() {
+    let dir = Dir::new("certs-clients");
+    succeeds(&dir, &["certs", "new", "--cluster", "shop", "shop-0"]);
+    let said = succeeds(&dir, &["certs", "new", "--cluster", "shop", "--client", "web"]);
+    assert!(said.contains("certs/client/web"), "{said}");
+    let load = |name: &str| Identity::load(dir.join("certs").join(name), "shop", name);
+    load("client/web").unwrap();
+    let error = Identity::load(dir.join("certs/client/web"), "shop", "web").unwrap_err();
+    assert!(error.to_string().contains("tenure://shop/web"), "{error}");
+    succeeds(&dir, &["certs", "renew"]);
+    succeeds(&dir, &["certs", "revoke", "client/web"]);
+    assert!(load("client/web").unwrap_err().to_string().contains("crl.pem revokes it"));
+    load("shop-0").unwrap();
+    let (code, said) = refused(&dir, &["certs", "new", "--cluster", "shop", "client"]);
+    assert!(code == 64 && said.contains("cannot name a node"), "{said}");
+}
+
+#[test]
 fn what_is_wrong_with_a_file_is_said_in_one_line() {
     let dir = Dir::new("node-file");
     let node = ["node", "--config", "node.toml"];

@@ -20,6 +20,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use webpki::EndEntityCert;
 
+use crate::transport::handshake::is_client_name;
 use crate::transport::is_name;
 use crate::transport::verify::uri;
 
@@ -112,8 +113,8 @@ impl Authority {
         &self.certificate
     }
 
-    /// Makes a certificate for the node `name`, or for every node if `name` is `*`, valid for a
-    /// year. `hosts` are names and addresses that other programs may check; nodes do not.
+    /// Makes a certificate for the node `name`, for every node if `name` is `*`, or for a client if it
+    /// is `client/NAME`, valid for a year. `hosts` are names and addresses that other programs may check; nodes do not.
     pub fn issue(&self, name: &str, hosts: &[&str]) -> Result<NodeFiles, CertsError> {
         self.issue_for(name, hosts, NODE_DAYS)
     }
@@ -136,7 +137,7 @@ impl Authority {
         hosts: &[&str],
         seconds: Range<u64>,
     ) -> Result<NodeFiles, CertsError> {
-        if name != "*" && !is_name(name) {
+        if name != "*" && !is_name(name) && !is_client_name(name) {
             return Err(CertsError::Name(name.into()));
         }
         let key = KeyPair::generate()?;

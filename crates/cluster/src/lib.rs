@@ -11,12 +11,15 @@
 //! downing/          pure: what each strategy decides; resolver.rs: when, by whom, and the verdict
 //! formation/        pure: exactly one cluster, of however many nodes start at once
 //! messaging/        messages to named receivers; reliable ones
+//! client/           talks to singletons and entities from outside; clients/: what members do for that
 //! transport/        mutual TLS, frames, a lane for control and one for data
 //! driver/           the thread that gives the cores a clock, a network and a store
 //! ```
 
 #[cfg(feature = "certs")]
 pub mod certs;
+pub mod client;
+pub mod clients;
 mod cluster;
 mod discovery;
 pub mod downing;

@@ -68,6 +68,6 @@ pub use dead::{DeadLetter, DeadLetters, Lost};
 pub(crate) use driver::Messaging;
 pub use driver::{BOARD, PATIENCE};
 pub use error::{AskError, NotDone, ReceiverError, Unknown};
-pub use message::{Ask, CodecError, Json, Message};
-pub use receiver::{Received, Receiver, Reply};
+pub use message::{Ask, CodecError, Json, Message, decode};
+pub use receiver::{Expects, Receipt, Received, Receiver, Reply};
 pub use sender::{Asking, Sender};

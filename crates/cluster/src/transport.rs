@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use crate::clients::ClientLink;
 use crate::{Address, Incarnation, Node};
 
 mod backoff;
@@ -46,6 +47,7 @@ pub use driver::Switch;
 #[cfg(feature = "certs")]
 pub use driver::bench;
 pub use driver::{DataLane, StuckLane, Transport};
+pub(crate) use driver::{Outgoing, dial_as_client};
 pub use frame::{FrameError, Frames};
 pub use handshake::{Version, is_name};
 pub use identity::{Identity, IdentityError};
@@ -166,6 +168,8 @@ pub enum Event {
         /// What it sends.
         frames: mpsc::Receiver<Frames>,
     },
+    /// A client begins to talk.
+    Client(ClientLink),
     /// A link is up.
     Up(Link),
     /// A link is no more.

@@ -7,7 +7,9 @@ use tenure_lease::{KeptSession, Lease};
 
 use crate::driver::{self, Factory, Guards, Sharding, Start};
 use crate::remember::Remember;
-use crate::{BoxError, Entity, Hosted, Settings, SettingsError, Setup, Strategy, Version};
+use crate::{
+    BoxError, Entity, Hosted, Settings, SettingsError, Setup, ShardKey, Strategy, Version,
+};
 
 /// What a cluster gains by this crate.
 pub trait Shardings {
@@ -73,6 +75,13 @@ impl Builder {
         self
     }
 
+    /// Places entities by a key of this secret, which is the same on every node, for good: whoever
+    /// chooses ids cannot choose their shard then. Give it where ids come from strangers.
+    pub fn shard_key(mut self, secret: &str) -> Self {
+        self.settings.shard_key = Some(ShardKey::from_secret(secret));
+        self
+    }
+
     /// Only the holder of this lease coordinates. Give the lease on every node that hosts.
     pub fn lease(mut self, lease: Lease) -> Self {
         self.guards.lease = Some(lease);
@@ -93,15 +102,17 @@ impl Builder {
         self
     }
 
-    /// Lets entities go that have had no message for so long; the next message makes a new one.
-    pub fn passivate_after(mut self, idle: Duration) -> Self {
-        self.settings.passivate_after = Some(idle);
+    /// Lets entities go that have had no message for so long; the next message makes a new one. 15
+    /// minutes, unless you say otherwise; `None`: never.
+    pub fn passivate_after(mut self, idle: impl Into<Option<Duration>>) -> Self {
+        self.settings.passivate_after = idle.into();
         self
     }
 
-    /// Keeps so many entities on this node, and lets those go that have had no message for longest.
-    pub fn entities_max(mut self, most: usize) -> Self {
-        self.settings.entities_max = Some(most);
+    /// Keeps so many entities on this node, and lets those go that have had no message for longest. A
+    /// million, unless you say otherwise; `None`: any number.
+    pub fn entities_max(mut self, most: impl Into<Option<usize>>) -> Self {
+        self.settings.entities_max = most.into();
         self
     }
 
@@ -172,6 +183,9 @@ impl Builder {
             // A session was checked when it was made.
             lease.check().map_err(|error| StartError::Lease(error.to_string()))?;
         }
+        if remember.is_some() {
+            settings.remember();
+        }
         let passivates = settings.passivate_after.is_some() || settings.entities_max.is_some();
         if remember.is_some() && passivates {
             return Err(StartError::RememberedAndPassivated);
@@ -216,7 +230,7 @@ pub enum StartError {
     RememberedAndPassivated,
     /// This process has started it already.
     #[error(
-        "this node has the kind {0:?} already: start it once, with one number of shards and one type of messages"
+        "this node has the kind {0:?} already: start it once, with one number of shards and one type of messages; or again, with the same settings, after it was stopped"
     )]
     Started(Arc<str>),
     /// The cluster is over, or somebody uses Tenure's own names.

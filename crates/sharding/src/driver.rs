@@ -1,7 +1,7 @@
 //! Gives the cores a clock, a cluster, leases and something to run.
 //!
 //! ```text
-//! start.rs      begins a kind, once
+//! start.rs      begins a kind, once; hosting.rs: stops it on this node, and starts it again
 //! control.rs    one task for each kind: drives coordinator and region
 //! effects.rs    does what they ask for; say.rs: tells users how things are
 //! guard.rs      the coordinator's lease, the session, sessions of others
@@ -11,7 +11,7 @@
 //! turn.rs       how long a crew is at it before others have their turn; due.rs: its timers
 //! shard.rs      one shard: its entities; shard/stop.rs: how it stops
 //! run.rs        one call of an entity; failures.rs: those that failed
-//! idle.rs       which entities to passivate; memory.rs: which are remembered
+//! idle.rs       which entities to passivate; memory.rs: which are remembered; unbegun.rs: and not yet made
 //! remote.rs     messages from and to other nodes; outbox.rs: those that took the slow way
 //! handle.rs     what users hold; reliable.rs; look.rs: what regions say of themselves
 //! ```
@@ -27,6 +27,7 @@ mod effects;
 mod failures;
 mod guard;
 mod handle;
+mod hosting;
 mod idle;
 mod letter;
 mod look;
@@ -44,6 +45,7 @@ mod shard;
 mod start;
 mod strangers;
 mod turn;
+mod unbegun;
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -2,10 +2,11 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, LazyLock};
 
-use crate::Shard;
+use crate::{Settings, Shard};
 
 /// The shard that an entity belongs to: FNV-1a of its id's bytes, in 64 bits, modulo the number of
-/// shards. The same on every node and in every version, for good.
+/// shards. The same on every node and in every version, for good. A kind that has a
+/// [`ShardKey`](crate::ShardKey) has another hash: [`ShardKey::shard_of`](crate::ShardKey::shard_of).
 ///
 /// ```
 /// use tenure_sharding::{Shard, shard_of};
@@ -73,8 +74,11 @@ impl EntityId {
     }
 
     /// The shard that it belongs to.
-    pub(crate) fn shard(&self, shards: u32) -> Shard {
-        shard_of_bytes(self.as_bytes(), shards)
+    pub(crate) fn shard(&self, settings: &Settings) -> Shard {
+        match &settings.shard_key {
+            Some(key) => key.shard_of_bytes(self.as_bytes(), settings.shards),
+            None => shard_of_bytes(self.as_bytes(), settings.shards),
+        }
     }
 }
 

@@ -39,6 +39,7 @@ mod driver;
 mod entity;
 mod host;
 mod id;
+mod key;
 pub mod message;
 pub mod region;
 mod remember;
@@ -58,6 +59,7 @@ pub use driver::{Asking, EntityRef, NotCoordinator, RegionStats, Reliable, Shard
 pub use entity::{BoxError, Entity, Hosted, StopReason};
 pub use host::{Host, Shard};
 pub use id::shard_of;
+pub use key::ShardKey;
 pub use message::Message;
 pub use region::Region;
 #[cfg(feature = "postgres")]

@@ -285,7 +285,7 @@ impl<M> Region<M> {
     /// after [`Effect::SessionEnded`].
     pub fn session_won(&mut self, session: SessionRef, until: Moment, now: Moment) {
         self.tick(now);
-        if self.session == Session::None && self.stage == Stage::Working {
+        if self.wants_session() {
             self.session = Session::Held { session, until };
             self.report();
         }
@@ -293,7 +293,7 @@ impl<M> Region<M> {
 
     /// Whether it could do with a session. One that is won when it could not is to be given back.
     pub fn wants_session(&self) -> bool {
-        self.session == Session::None && self.stage == Stage::Working
+        self.hosts && self.session == Session::None && self.stage == Stage::Working
     }
 
     /// The session is held until then.
@@ -384,6 +384,30 @@ impl<M> Region<M> {
             self.start(shard, next, host, now);
         }
         self.end_if_empty();
+    }
+
+    /// This node hosts nothing any more, and only sends: stops its shards, which others get.
+    pub fn stop_hosting(&mut self, now: Moment) {
+        self.tick(now);
+        if std::mem::take(&mut self.hosts) && self.stage != Stage::Ended {
+            if matches!(self.session, Session::Held { .. }) {
+                self.session = Session::Ending;
+            }
+            self.stop_all();
+            // Before it says what has stopped: else that would be given back to it.
+            self.report();
+            self.end_if_empty();
+        }
+    }
+
+    /// It may host shards again. Whoever drives this contends for a session, where there are any.
+    pub fn host_again(&mut self, now: Moment) {
+        self.tick(now);
+        self.hosts = true;
+        if self.settings.has_sessions() && self.session == Session::NotNeeded {
+            self.session = Session::None;
+        }
+        self.report();
     }
 
     /// The node leaves: hands everything over, then says so.

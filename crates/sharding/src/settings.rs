@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_cluster::Role;
 
-use crate::{Strategy, Version};
+use crate::{ShardKey, Strategy, Version};
 
 /// What guards against a shard in two places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,9 @@ pub struct Settings {
     /// How many shards there are. For good: it says where every entity belongs. Ten for each node
     /// that there will ever be is a good number.
     pub shards: u32,
+    /// What entities are placed by, besides their ids. For good, as the number of shards. Without one
+    /// whoever chooses ids can choose their shard. Default: none.
+    pub shard_key: Option<ShardKey>,
     /// Which nodes host shards and coordinate; the others only send. All, if not set.
     pub role: Option<Role>,
     /// How often what was not answered is sent again, and regions are asked whether they still host
@@ -68,11 +71,13 @@ pub struct Settings {
     pub strategy: Strategy,
     /// The version of the application on this node; the one setting that may differ.
     pub version: Version,
-    /// After how much time without a message an entity is passivated. Default: never.
+    /// After how much time without a message an entity is passivated; `None`: never. Default 15 min,
+    /// but never for entities that are remembered.
     pub passivate_after: Option<Duration>,
     /// How many entities one node keeps before those are passivated that have had no message for
     /// longest. Those that are at work stay, so that there may be more by as many. Each thread of the
-    /// runtime keeps its share of them, one at least. Default: any number.
+    /// runtime keeps its share of them, one at least. `None`: any number. Default 1,000,000, but any
+    /// number of those that are remembered.
     pub entities_max: Option<usize>,
     /// Which rule to leave out, so that a test can see that it is needed.
     #[cfg(feature = "planted")]
@@ -85,6 +90,7 @@ impl Settings {
         Self {
             setup,
             shards,
+            shard_key: None,
             role: None,
             resend_interval: Duration::from_secs(1),
             patience: Duration::from_secs(2),
@@ -101,11 +107,24 @@ impl Settings {
             restart_backoff: Duration::from_secs(1),
             strategy: Strategy::LeastShards,
             version: Version::default(),
-            passivate_after: None,
-            entities_max: None,
+            passivate_after: Some(PASSIVATE_AFTER),
+            entities_max: Some(ENTITIES_MAX),
             #[cfg(feature = "planted")]
             without: None,
         }
+    }
+
+    /// What other nodes are told, and must have as well: the number of shards, and in the upper half a
+    /// fingerprint of the key.
+    pub(crate) fn placing(&self) -> u32 {
+        let key = self.shard_key.as_ref().map_or(0, ShardKey::fingerprint);
+        self.shards | u32::from(key) << 16
+    }
+
+    /// What is remembered is there for good: it is not passivated, unless somebody has chosen so.
+    pub(crate) fn remember(&mut self) {
+        self.passivate_after.take_if(|after| *after == PASSIVATE_AFTER);
+        self.entities_max.take_if(|most| *most == ENTITIES_MAX);
     }
 
     /// Checks that they make sense.
@@ -208,7 +227,10 @@ pub enum Rule {
 pub struct SettingsError(String);
 
 /// So that all that is said about all of them fits in one control frame.
-const SHARDS_MAX: u32 = 1 << 16;
+const SHARDS_MAX: u32 = u16::MAX as u32;
+/// By default: whoever makes up ids must not fill the memory for good.
+const PASSIVATE_AFTER: Duration = Duration::from_secs(15 * 60);
+const ENTITIES_MAX: usize = 1_000_000;
 /// What is longer is meant as "for ever", and could not be added to the time.
 pub(crate) const TIME_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! With the feature `cluster`, nodes that find each other, agree on who is in, and talk:
-//! `tenure::cluster`; with `singleton`, one worker in that cluster, found by everybody:
+//! `tenure::cluster`, and the way in for programs that are no nodes: `tenure::client`; with `singleton`, one worker in that cluster, found by everybody:
 //! `tenure::singleton`; with `sharding`, many entities, each in one place: `tenure::sharding`; with
 //! `manage`, probes, metrics and an API: `tenure::manage`; with `node`, all of its settings from a file:
 //! `tenure::node`. All are off by default, so that whoever needs leases alone compiles no more.
@@ -26,6 +26,8 @@
 
 #[cfg(feature = "cluster")]
 pub use tenure_cluster as cluster;
+#[cfg(feature = "cluster")]
+pub use tenure_cluster::client;
 pub use tenure_lease::*;
 #[cfg(feature = "manage")]
 pub use tenure_manage as manage;
@@ -47,6 +49,10 @@ pub async fn store(url: &str) -> Result<Store, OpenError> {
 /// build` sees that no page with an example is missing. (They are no part of a published crate.)
 #[cfg(doctest)]
 mod guide {
+    #[cfg(feature = "cluster")]
+    #[doc = include_str!("../../../docs/clients.md")]
+    struct Clients;
+
     #[doc = include_str!("../../../docs/concepts.md")]
     struct Concepts;
 

@@ -6,6 +6,7 @@
 //! DIR/ca/issued               a line for each certificate: serial number, node, hosts
 //! DIR/ca/revoked              a line for each serial number
 //! DIR/NODE/                   what a node needs: ca.pem, node.pem, node.key, perhaps crl.pem
+//! DIR/client/CLIENT/          what a client needs: the same; it is called client/CLIENT here
 //! ```
 
 use std::fs;
@@ -70,27 +71,29 @@ impl CertsDirectory {
     /// Names become directories, beside the authority's.
     pub(super) fn check_name(node: &str) -> Result<(), Failure> {
         let fits = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-        let plain = !node.starts_with('.') && node.chars().all(fits) && !node.is_empty();
-        if node == "*" || plain && node != AUTHORITY && node != SHARED {
+        let client = node.strip_prefix(CLIENTS).and_then(|rest| rest.strip_prefix('/'));
+        let name = client.unwrap_or(node);
+        let plain = !name.starts_with('.') && name.chars().all(fits) && !name.is_empty();
+        let is_free = client.is_some() || ![AUTHORITY, SHARED, CLIENTS].contains(&name);
+        if node == "*" || plain && is_free {
             return Ok(());
         }
         Err(Failure::usage(format!(
-            "{node:?} cannot name a node here: letters, digits, '-', '.' and '_', not beginning \
-             with '.', and neither \"{AUTHORITY}\" nor \"{SHARED}\"; or '*' for all nodes"
+            "{node:?} cannot name a node or a client here: letters, digits, '-', '.' and '_', not \
+             beginning with '.', and none of \"{AUTHORITY}\", \"{SHARED}\" and \"{CLIENTS}\"; or \
+             '*' for all nodes"
         )))
     }
 
-    /// Nodes that have a certificate.
+    /// Nodes and clients that have a certificate.
     pub(super) fn nodes(&self) -> Result<Vec<String>, Failure> {
-        let failed = |error| Failure::system(&self.dir.display().to_string(), &error);
-        let mut nodes = Vec::new();
-        for entry in fs::read_dir(&self.dir).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            if entry.path().join("node.pem").exists()
-                && let Ok(name) = entry.file_name().into_string()
-            {
-                nodes.push(if name == SHARED { "*".into() } else { name });
-            }
+        let mut nodes = certified(&self.dir)?;
+        for name in nodes.iter_mut().filter(|name| *name == SHARED) {
+            *name = "*".into();
+        }
+        let clients = self.dir.join(CLIENTS);
+        if clients.exists() {
+            nodes.extend(certified(&clients)?.into_iter().map(|name| client(&name)));
         }
         nodes.sort();
         Ok(nodes)
@@ -281,6 +284,26 @@ impl CertsDirectory {
     }
 }
 
+/// What a client is called here.
+pub(super) fn client(name: &str) -> String {
+    format!("{CLIENTS}/{name}")
+}
+
+/// The directories in this one that have a certificate.
+fn certified(dir: &Path) -> Result<Vec<String>, Failure> {
+    let failed = |error| Failure::system(&dir.display().to_string(), &error);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if entry.path().join("node.pem").exists()
+            && let Ok(name) = entry.file_name().into_string()
+        {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
 /// Where a node's files are.
 pub(super) fn place(node: &str) -> &str {
     if node == "*" { SHARED } else { node }
@@ -299,5 +322,7 @@ const AUTHORITY: &str = "ca";
 const FORMER: &str = "former";
 const ISSUED: &str = "issued";
 const REVOKED: &str = "revoked";
+/// The directory of the clients.
+const CLIENTS: &str = "client";
 /// The directory of a certificate that is for all nodes.
 const SHARED: &str = "all";

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 use tenure_manage::document::{Kind, Region, Regions};
-use tenure_sharding::shard_of;
+use tenure_sharding::{ShardKey, shard_of};
 
 use super::status::{address, table};
 use crate::exit::Failure;
@@ -97,7 +97,11 @@ impl Which {
             let shards = Shards { places: Some(places), ..Shards::new(kind, regions(kind)) };
             return Ok(Answer::Kinds { kinds: vec![shards] });
         };
-        let shard = shard_of(entity, u32::try_from(kind.count).unwrap_or(u32::MAX)).0;
+        let count = u32::try_from(kind.count).unwrap_or(u32::MAX);
+        let shard = match std::env::var("TENURE_SHARD_KEY") {
+            Ok(secret) => ShardKey::from_secret(&secret).shard_of(entity, count).0,
+            Err(_) => shard_of(entity, count).0,
+        };
         let place = places.into_iter().nth(shard as usize);
         let place = place.unwrap_or(Place { shard, node: None, token: None });
         Ok(Answer::Entity(Home { kind: kind.kind.clone(), entity: entity.clone(), place }))

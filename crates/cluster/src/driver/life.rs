@@ -410,6 +410,7 @@ impl Life<'_> {
             transport::Event::Data { from, frames } => {
                 self.driver.messaging.incoming(from.node.clone(), frames);
             }
+            transport::Event::Client(link) => self.driver.messaging.client(link),
             transport::Event::Down { link, why, unknown } => {
                 let ours = link.lane == Lane::Data && link.direction == Direction::Outgoing;
                 // Where nothing is in doubt, the link is opened again if there is more to send.

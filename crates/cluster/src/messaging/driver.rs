@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, broadcast, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 use tokio::time::timeout;
 
 use self::ask::Asks;
@@ -26,6 +26,7 @@ use super::{
     telemetry,
 };
 use crate::Node;
+use crate::clients::{self, ALL_REQUESTS, ClientLink, Gates};
 use crate::cluster::State;
 use crate::message::{Control, encode};
 use crate::transport::{Closed, DataLane, Frames, SendError, Transport, TransportSettings};
@@ -52,6 +53,10 @@ pub(crate) struct Messaging {
     letters: Mutex<Option<broadcast::Sender<DeadLetter>>>,
     /// How many more refusals may wait for room on their way back.
     refusals: Arc<Semaphore>,
+    /// What clients get through to.
+    gates: Gates,
+    /// How many more requests of clients may be on their way.
+    requests: Arc<Semaphore>,
 }
 
 /// What the present incarnation sends with.
@@ -91,6 +96,8 @@ impl Messaging {
             holds: Holds::default(),
             letters: Mutex::new(Some(broadcast::Sender::new(LETTERS))),
             refusals: Arc::new(Semaphore::new(REFUSALS)),
+            gates: Gates::default(),
+            requests: Arc::new(Semaphore::new(ALL_REQUESTS)),
         }
     }
 
@@ -126,6 +133,24 @@ impl Messaging {
     /// A node begins to send.
     pub(crate) fn incoming(self: &Arc<Self>, from: Node, batches: mpsc::Receiver<Frames>) {
         self.runtime.spawn(read::read(self.clone(), from, batches));
+    }
+
+    /// A client begins to talk.
+    pub(crate) fn client(self: &Arc<Self>, link: ClientLink) {
+        self.runtime.spawn(clients::serve(self.clone(), link));
+    }
+
+    pub(crate) fn gates(&self) -> &Gates {
+        &self.gates
+    }
+
+    /// The right to pass on one request of a client, if there are not too many.
+    pub(crate) fn client_permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.requests.clone().try_acquire_owned().ok()
+    }
+
+    pub(crate) fn state(&self) -> watch::Receiver<State> {
+        self.state.clone()
     }
 
     /// The connection to a node has ended, other than by being idle.

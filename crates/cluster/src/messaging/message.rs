@@ -108,9 +108,9 @@ impl CodecError {
     }
 }
 
-/// Reads a message of another node, whatever its type makes of the bytes.
+/// Reads a message of another node, whatever its type makes of the bytes: a panic is an error.
 #[inline]
-pub(crate) fn decode<M: Message>(bytes: &[u8]) -> Result<M, CodecError> {
+pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, CodecError> {
     // Nothing of a message that panicked is left.
     catch_unwind(AssertUnwindSafe(|| M::decode(bytes)))
         .unwrap_or_else(|_| Err(CodecError("its type panicked when it was decoded".into())))

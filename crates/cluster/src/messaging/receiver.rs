@@ -2,6 +2,8 @@ use std::any::TypeId;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::mailbox::{Entry, Mailbox};
 use super::message::decode;
 use super::wire::{self, Back};
@@ -238,7 +240,21 @@ impl Reply {
 
     /// Whether somebody asked.
     pub fn is_wanted(&self) -> bool {
+        self.0.as_ref().is_some_and(|asker| asker.ask & wire::RECEIPT == 0)
+    }
+
+    /// Whether somebody waits: for an answer, or to hear that what was told was handled.
+    pub fn is_awaited(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Of what was told and not asked: how to say that it was handled, if somebody waits for that.
+    #[inline]
+    pub fn take_receipt(&mut self) -> Option<Receipt> {
+        match self.is_awaited() && !self.is_wanted() {
+            true => Some(Receipt(Self(self.0.take()))),
+            false => None,
+        }
     }
 
     /// Answers the question `Q`, after waiting for room on the way back if need be. Does nothing if
@@ -266,6 +282,29 @@ impl Drop for Reply {
             asker.messaging.back(&asker.node, Back::Unanswered { ask: asker.ask });
         }
     }
+}
+
+/// Says that what was told was handled. Dropped, it says that nobody knows.
+#[derive(Debug)]
+#[must_use = "dropping it says that nobody knows whether it was handled"]
+pub struct Receipt(Reply);
+
+impl Receipt {
+    /// It was handled.
+    pub fn handled(mut self) {
+        if let Some(asker) = self.0.0.take() {
+            asker.messaging.back(&asker.node, Back::Answer { ask: asker.ask, body: &[] });
+        }
+    }
+}
+
+/// What a sender waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Expects {
+    /// An answer.
+    Answer,
+    /// To hear that it was handled.
+    Receipt,
 }
 
 /// How many messages wait in a mailbox, unless said otherwise.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::driver::Route;
 use super::message::{append, encode};
 use super::wire::{self, TELL, TRY};
-use super::{Ask, AskError, DeadLetters, Message, Messaging, NotDone};
+use super::{Ask, AskError, DeadLetters, Expects, Message, Messaging, NotDone};
 use crate::transport::DataLane;
 use crate::{Cluster, Node};
 
@@ -188,6 +188,18 @@ impl<M: Message> Sender<M> {
     /// ```
     pub fn ask<Q: Ask + Into<M>>(&self, question: Q) -> Asking<'_, M, Q> {
         Asking { sender: self, message: question.into(), _question: PhantomData }
+    }
+
+    /// For what passes messages on without knowing their type: sends one, and waits for the bytes of
+    /// its answer, or until it was handled, in which case there are none.
+    pub async fn send_expecting(
+        &self,
+        message: M,
+        expects: Expects,
+        within: Duration,
+    ) -> Result<Vec<u8>, AskError> {
+        let Self { messaging, node, name, .. } = self;
+        messaging.ask_for(node, name, message, expects, within).await
     }
 
     /// The lane, if it has been used and is still open.

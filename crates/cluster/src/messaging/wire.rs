@@ -3,7 +3,7 @@
 //! | kind | what follows |
 //! |---|---|
 //! | tell, try | the receiver's name (a length of one byte, and that many), the message |
-//! | ask | the receiver's name, the question's number (8 bytes), the message |
+//! | ask | the receiver's name, the question's number (8 bytes; the highest bit says that it is told, and only a receipt is expected), the message |
 //! | answer | the question's number, the answer |
 //! | refused | the question's number, why |
 //! | unanswered | the question's number |
@@ -23,6 +23,9 @@ const UNANSWERED: u8 = 6;
 const DEAD: u8 = 7;
 pub(crate) const HOLD: u8 = 8;
 pub(crate) const RELEASE: u8 = 9;
+
+/// Set in the number of a question that expects no answer, but to hear that it was handled.
+pub(crate) const RECEIPT: u64 = 1 << 63;
 
 /// The longest name.
 pub(crate) const NAME_MAX: usize = u8::MAX as usize;

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,6 +33,7 @@ mod accept;
 #[cfg(feature = "certs")]
 pub mod bench;
 mod claims;
+mod clients;
 mod control;
 mod data;
 mod greet;
@@ -45,6 +47,7 @@ mod stuck;
 #[cfg(feature = "switch")]
 mod switch;
 
+pub(crate) use clients::{Outgoing, dial_as_client};
 pub use data::DataLane;
 pub use stuck::StuckLane;
 #[cfg(feature = "switch")]
@@ -69,6 +72,8 @@ struct Shared {
     data: Mutex<HashMap<Node, Arc<DataLink>>>,
     incoming: Mutex<Incoming>,
     claims: Mutex<Claims>,
+    /// How many connections clients have.
+    clients: AtomicUsize,
     renewals: watch::Sender<Renewal>,
     log: Mutex<LogLimit>,
     /// When a control frame that is too long was last logged.
@@ -150,6 +155,7 @@ impl Transport {
             data: Mutex::default(),
             incoming: Mutex::default(),
             claims: Mutex::default(),
+            clients: AtomicUsize::new(0),
             renewals: watch::Sender::default(),
             log: Mutex::default(),
             warned_too_long: Mutex::default(),

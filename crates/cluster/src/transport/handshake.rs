@@ -59,6 +59,15 @@ pub struct Hello {
     pub lane: Lane,
 }
 
+/// What a client says, which is no node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientHello {
+    /// The name of the cluster that it wants to talk with.
+    pub cluster: String,
+    /// Its name, as in its certificate behind `client/`.
+    pub name: String,
+}
+
 /// What the acceptor says if it takes the connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accepted {
@@ -75,6 +84,8 @@ pub struct Accepted {
 pub enum Message {
     /// From the dialer.
     Hello(Version, Hello),
+    /// From a dialer that is a client.
+    Client(Version, ClientHello),
     /// The acceptor agrees.
     Accepted(Version, Accepted),
     /// The acceptor refuses, in words for people.
@@ -88,6 +99,7 @@ impl Message {
     pub fn encode(&self) -> Vec<u8> {
         let (kind, version, rest) = match self {
             Self::Hello(version, hello) => (HELLO, version, pack(hello)),
+            Self::Client(version, hello) => (CLIENT, version, pack(hello)),
             Self::Accepted(version, accepted) => (ACCEPTED, version, pack(accepted)),
             Self::Refused(version, why) => {
                 (REFUSED, version, limited(why, REASON_MAX).as_bytes().to_vec())
@@ -121,6 +133,7 @@ impl Message {
             }
             _ if version.major != Version::OURS.major => Ok(Self::Foreign(version)),
             HELLO => Ok(Self::Hello(version, unpack(rest)?)),
+            CLIENT => Ok(Self::Client(version, unpack(rest)?)),
             ACCEPTED => Ok(Self::Accepted(version, unpack(rest)?)),
             _ => Err(Refusal::Malformed("its first frame is no greeting".into())),
         }
@@ -172,10 +185,50 @@ pub fn judge_hello(
             Ok((version, hello))
         }
         Message::Foreign(theirs) => Err(Refusal::Version { ours: Version::OURS, theirs }),
+        Message::Client(..) => Err(Refusal::Malformed("it is a client, and no node".into())),
         Message::Accepted(..) | Message::Refused(..) => {
             Err(Refusal::Malformed("its first frame is an answer to nothing".into()))
         }
     }
+}
+
+/// The acceptor judges the first frame of a client, whose certificate is good for `names`; none, if
+/// nothing is encrypted. A certificate for all nodes is for no client.
+pub fn judge_client(
+    theirs: Version,
+    hello: ClientHello,
+    local: &Local,
+    names: Option<&Names>,
+) -> Result<ClientHello, Refusal> {
+    agree(theirs)?;
+    let certified = match names {
+        None => &Names::Any,
+        Some(names @ Names::Only(_)) => names,
+        Some(Names::Any) => &Names::Only(Vec::new()),
+    };
+    let name = client_name(&hello.name);
+    if hello.cluster != local.cluster {
+        let (ours, theirs) = (local.cluster.clone(), shown(&hello.cluster));
+        return Err(Refusal::Cluster { ours, theirs });
+    }
+    if !is_name(&hello.name) {
+        return Err(Refusal::Malformed(format!("{:?} is no name of a client", shown(&hello.name))));
+    }
+    if !certified.covers(&name) {
+        let certified = names.map(Names::to_string).unwrap_or_default();
+        return Err(Refusal::Name { claimed: name, certified });
+    }
+    Ok(hello)
+}
+
+/// What the certificate of a client says in place of a node's name. No node is called so.
+pub fn client_name(name: &str) -> String {
+    format!("{CLIENT_PREFIX}{name}")
+}
+
+/// Whether this is what the certificate of a client says.
+pub(crate) fn is_client_name(name: &str) -> bool {
+    name.strip_prefix(CLIENT_PREFIX).is_some_and(is_name)
 }
 
 /// The dialer judges the answer of whoever accepted, whose certificate is good for `names`.
@@ -192,7 +245,9 @@ pub fn judge_answer(
         }
         Message::Refused(_, why) => Err(Refusal::ByPeer(why)),
         Message::Foreign(theirs) => Err(Refusal::Version { ours: Version::OURS, theirs }),
-        Message::Hello(..) => Err(Refusal::Malformed("it answers hello with hello".into())),
+        Message::Hello(..) | Message::Client(..) => {
+            Err(Refusal::Malformed("it answers hello with hello".into()))
+        }
     }
 }
 
@@ -248,9 +303,11 @@ const MAGIC: &[u8] = b"tenure";
 const PREFIX: usize = MAGIC.len() + 5;
 const REASON_MAX: usize = 1024;
 const NAME_MAX: usize = 128;
+const CLIENT_PREFIX: &str = "client/";
 const HELLO: u8 = 1;
 const ACCEPTED: u8 = 2;
 const REFUSED: u8 = 3;
+const CLIENT: u8 = 4;
 /// Never sent; so that every message can be encoded.
 const FOREIGN: u8 = 0;
 

@@ -13,8 +13,8 @@ use rustls::version::TLS13;
 use rustls::{CertificateError, ClientConfig, RootCertStore, ServerConfig};
 use webpki::{CertRevocationList, KeyUsage, OwnedCertRevocationList};
 
+use super::Direction;
 use super::verify::{self, Validity, Verifier};
-use super::{Direction, Peer};
 
 /// The files of a node's identity, in one directory:
 ///
@@ -140,11 +140,11 @@ impl Identity {
         self.0.dir.join(file)
     }
 
-    /// Whether the chain that a peer has shown is still accepted for it.
+    /// Whether the chain that a peer has shown is still accepted for its name.
     pub(crate) fn check_peer(
         &self,
         chain: &[CertificateDer<'static>],
-        peer: &Peer,
+        name: &str,
         direction: Direction,
     ) -> Result<(), String> {
         let Some((leaf, rest)) = chain.split_first() else {
@@ -156,7 +156,7 @@ impl Identity {
         };
         let names = self.tls().verifier.verify(leaf, rest, UnixTime::now(), usage);
         match names {
-            Ok(names) if names.covers(&peer.name) => Ok(()),
+            Ok(names) if names.covers(name) => Ok(()),
             Ok(names) => Err(format!("it is for {names}")),
             Err(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
                 Err("it is not of an authority in ca.pem".into())

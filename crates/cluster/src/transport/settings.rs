@@ -92,6 +92,9 @@ pub struct TransportSettings {
     /// (`tenure://CLUSTER/*`): two for the node that it is for, and some to spare while it
     /// reconnects or restarts. Default: 16.
     pub links_per_certificate_max: usize,
+    /// How many connections clients may have to this node, which are no members
+    /// ([`client`](crate::client)); 0 if there are to be none. Default: 1024.
+    pub clients_max: usize,
     /// How many connections may be open that have not yet shown who they are. Default: 512.
     pub handshakes_max: usize,
     /// The same for one IP address; at least twice the number of nodes that share one. Default:
@@ -185,6 +188,7 @@ impl Default for TransportSettings {
             link_age_max: Duration::from_secs(3600),
             connections_max: 8192,
             links_per_certificate_max: 16,
+            clients_max: 1024,
             handshakes_max: 512,
             handshakes_per_ip_max: 64,
             #[cfg(feature = "switch")]

@@ -3,7 +3,8 @@
 //! Nodes move between machines and are dialed by whatever address is known, so host names prove
 //! nothing here. What counts is the URI `tenure://CLUSTER/NAME` among the certificate's subject
 //! alternative names: signed by the cluster's authority, it says which cluster the bearer belongs
-//! to and what it is called. `tenure://CLUSTER/*` is for a certificate that all replicas share.
+//! to and what it is called. `tenure://CLUSTER/*` is for a certificate that all replicas share, and
+//! `tenure://CLUSTER/client/NAME` for a client, which is no node: no node's name has a slash.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use webpki::{
     UnknownStatusPolicy,
 };
 
-use super::handshake::{Names, is_name};
+use super::handshake::{Names, is_client_name, is_name};
 use super::refusal::Refusal;
 
 /// Checks the certificates of peers, whichever side dialed.
@@ -173,7 +174,9 @@ pub(crate) fn names(leaf: &CertificateDer<'_>, cluster: &str) -> Result<Names, R
         let path = uri.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/'));
         match path {
             Some((of, "*")) if of == cluster => return Ok(Names::Any),
-            Some((of, name)) if of == cluster && is_name(name) => names.push(name.into()),
+            Some((of, name)) if of == cluster && (is_name(name) || is_client_name(name)) => {
+                names.push(name.into());
+            }
             _ => {}
         }
     }

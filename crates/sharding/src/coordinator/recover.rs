@@ -69,7 +69,10 @@ impl Coordinator {
         }
         let Some(host) = host else {
             duty.regions.insert(from.clone(), None);
+            // It obeys this coordinator, so that it will not begin what another has given it either.
             if shards.is_empty() {
+                let own = duty.hosts.values_mut().filter(|known| known.host.node == *from);
+                own.for_each(|known| known.answered = true);
                 duty.hosts_as(from, None);
             }
             return;

@@ -16,6 +16,7 @@ use tenure_lease::{Loss, Moment, Session, Tenure, Token};
 use super::crew::{Crew, Inlet, News};
 use super::guard::{Guard, Guarded, Guards};
 use super::handle::Shared;
+use super::hosting::{Hosting, Stopping};
 use super::letter::{Farewell, GuardedBy, Letter, SetupHere, board, farewells};
 use super::observer::Observer;
 use super::outbox::Outbox;
@@ -33,6 +34,9 @@ pub(super) struct Incoming<M> {
     pub(super) letters: Receiver<Letter>,
     pub(super) farewells: Receiver<Farewell>,
     pub(super) leaving: mpsc::Receiver<()>,
+    pub(super) hosting: mpsc::Receiver<Hosting<M>>,
+    /// How shards are run on this node, if they are, and what guards them.
+    pub(super) work: (Option<Spawn<M>>, Guards),
     /// It was asked to leave.
     pub(super) asked: bool,
 }
@@ -48,7 +52,7 @@ pub(super) struct Control<M: Message> {
     pub(super) coordinator: Option<Coordinator>,
     pub(super) guards: Guards,
     pub(super) guard: Guard,
-    guarded: mpsc::UnboundedReceiver<Guarded>,
+    pub(super) guarded: mpsc::UnboundedReceiver<Guarded>,
     views: Views,
     pub(super) tenure: Option<Arc<Tenure>>,
     /// Until when the coordinator was last told that its lease is held.
@@ -82,6 +86,9 @@ pub(super) struct Control<M: Message> {
     /// Nodes where it has sessions and here it has none, or the other way round, and what to do.
     pub(super) unlike: BTreeMap<Node, String>,
     pub(super) left: bool,
+    pub(super) stopping: Option<Stopping>,
+    /// It is stopped here, and this node coordinates no more.
+    pub(super) withdrawn: bool,
     pub(super) out: bool,
     /// Since when it hosts nothing any more, because it leaves.
     pub(super) handed_over: Option<Moment>,
@@ -156,6 +163,8 @@ impl<M: Message> Control<M> {
             strangers: Strangers::default(),
             unlike: BTreeMap::new(),
             left: false,
+            stopping: None,
+            withdrawn: false,
             out: false,
             handed_over: None,
             traffic_at: Moment::ZERO,
@@ -168,7 +177,7 @@ impl<M: Message> Control<M> {
     }
 
     pub(super) async fn run(mut self, incoming: &mut Incoming<M>) {
-        let Incoming { events, letters, farewells, leaving, asked } = incoming;
+        let Incoming { events, letters, farewells, leaving, hosting, work, asked } = incoming;
         self.open_crews();
         if *asked {
             self.leave(); // Whoever was asked before has failed.
@@ -178,6 +187,7 @@ impl<M: Message> Control<M> {
         let routes = &shared.routes;
         loop {
             self.attend();
+            self.go_on_stopping();
             let mut holding = self.guard.holding();
             let holds = *holding.borrow_and_update();
             let idle = self.shards.is_empty() && !holds;
@@ -203,7 +213,8 @@ impl<M: Message> Control<M> {
                 Some(guarded) = self.guarded.recv() => self.guarded(guarded),
                 Some(news) = self.news.1.recv() => self.news(news),
                 Some(Err(error)) = self.tasks.join_next() => self.failed(&error),
-                _ = holding.changed(), if self.left || ended => {}
+                // Without a lease there is nobody who would tell.
+                Ok(()) = holding.changed(), if self.left || ended || self.withdrawn => {}
                 view = self.views.next(), if !self.out => self.view(view),
                 leave = leaving.recv(), if !*asked => {
                     *asked = true;
@@ -211,6 +222,7 @@ impl<M: Message> Control<M> {
                         self.leave();
                     }
                 }
+                Some(wish) = hosting.recv() => *work = self.hosting(wish),
                 letter = letters.recv(), if !deaf => match letter {
                     Some(letter) => self.letter(letter),
                     None => deaf = true,
@@ -226,7 +238,7 @@ impl<M: Message> Control<M> {
     }
 
     /// As many as there are threads to run them.
-    fn open_crews(&mut self) {
+    pub(super) fn open_crews(&mut self) {
         if self.spawn.is_some() {
             let count = tokio::runtime::Handle::current().metrics().num_workers().max(1);
             self.crews = (0..count).filter_map(|_| self.open_crew(count)).collect();
@@ -300,6 +312,7 @@ impl<M: Message> Control<M> {
         (self.tenure, self.loss, self.elsewhere) = (None, None, false);
         (self.strangers, self.unlike) = (Strangers::default(), BTreeMap::new());
         (self.left, self.handed_over, self.farewell) = (false, None, None);
+        self.withdrawn = false;
         self.observe.clear();
         self.take_over.clear();
         self.own.clear();
@@ -406,6 +419,7 @@ impl<M: Message> Control<M> {
                 }
             }
             Guarded::Seen(note) => coordinator.note_seen(&note, now),
+            Guarded::Able(_) if self.withdrawn => {}
             Guarded::Able(able) => coordinator.able(able || self.tenure.is_some(), now),
             Guarded::SessionOver(session) => coordinator.session_over(&session, now),
             Guarded::SessionWon(_) | Guarded::SessionLost(..) | Guarded::SessionElsewhere => {}
@@ -496,7 +510,7 @@ impl<M: Message> Control<M> {
 
     fn next_wake(&self) -> Moment {
         let coordinator = self.coordinator.as_ref().map_or(Moment::NEVER, Coordinator::next_wake);
-        let goes = self.handed_over.is_some() && !*self.over.borrow();
+        let goes = self.handed_over.is_some() && !*self.over.borrow() || self.stopping.is_some();
         let retry =
             if !self.crowded.is_empty() || goes { Moment::now() + RETRY } else { Moment::NEVER };
         let strangers = self.strangers.next_wake();
@@ -504,11 +518,12 @@ impl<M: Message> Control<M> {
     }
 }
 
-fn observer<M>(shared: &Shared<M>, guards: &Guards) -> Option<Arc<Observer>> {
+pub(super) fn observer<M>(shared: &Shared<M>, guards: &Guards) -> Option<Arc<Observer>> {
     guards.lease.as_ref().map(|lease| Observer::of(&shared.cluster, lease))
 }
 
-fn set_up<M>(shared: &Shared<M>, guards: &Guards, hosts: bool) -> SetupHere {
+/// How the kind is set up on this node.
+pub(super) fn set_up<M>(shared: &Shared<M>, guards: &Guards, hosts: bool) -> SetupHere {
     let settings = &shared.settings;
     let lease = guards.lease.as_ref().and_then(|lease| lease.name().ok());
     let lease = lease.map(|name| name.as_str().to_owned()).unwrap_or_default();
@@ -518,7 +533,7 @@ fn set_up<M>(shared: &Shared<M>, guards: &Guards, hosts: bool) -> SetupHere {
         Setup::Lease => GuardedBy::Lease(lease),
         Setup::Sessions => GuardedBy::Sessions(lease),
     };
-    SetupHere { shards: settings.shards, guarded_by }
+    SetupHere { placing: settings.placing(), guarded_by }
 }
 
 /// Those that nobody calls unreachable.

@@ -29,6 +29,8 @@ pub(super) enum Due {
     /// An entity must have been passivated, if it is still at that: the same id may be at another by
     /// then.
     Passivation(EntityId, task::Id),
+    /// More of the entities that are remembered may be made.
+    Remembered,
     /// The shard must have stopped, or goes on with that.
     Stop,
 }

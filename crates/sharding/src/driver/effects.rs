@@ -512,7 +512,7 @@ impl<M: Message> Control<M> {
         let Parcel { id, from, what, ticket } = parcel;
         if let (What::Turn(_), Unroutable::Late) = (&what, why) {
             // Whoever asks waits for the answer: nothing of theirs is overtaken.
-            let shard = id.shard(self.shared.settings.shards);
+            let shard = id.shard(&self.shared.settings);
             let parcel = Parcel { id, from, what, ticket };
             return self.region.send(shard, parcel, 0, Moment::now());
         }

@@ -197,6 +197,23 @@ impl Guard {
         }
     }
 
+    /// Nothing of this kind uses the session any more: it is given up, unless others use it.
+    pub(super) fn let_session_rest(&mut self) {
+        if let (Some(task), Some(kept)) = (self.session.take(), self.guards.session.clone()) {
+            tokio::spawn(async move {
+                task.ended().await;
+                // Something that has just ended may still be about to drop it.
+                for _ in 0..REST_ATTEMPTS {
+                    kept.rest().await;
+                    tokio::time::sleep(KEPT_POLL).await;
+                    if kept.current().is_none() {
+                        return;
+                    }
+                }
+            });
+        }
+    }
+
     /// The term of the last session that this kind needs no more.
     pub(super) fn last_session(&self) -> Option<u64> {
         *self.done_with.borrow()
@@ -419,5 +436,7 @@ async fn is_kept_beside(
 const SILENT: u32 = 2;
 /// Before trying again what cannot become right by itself.
 const PAUSE: Duration = Duration::from_secs(5);
+/// How often a session is asked to rest that something may still use.
+const REST_ATTEMPTS: u32 = 50;
 /// How often to look whether something is still kept.
 pub(super) const KEPT_POLL: Duration = Duration::from_millis(20);

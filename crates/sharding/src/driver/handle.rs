@@ -1,24 +1,31 @@
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use tenure_cluster::messaging::{Ask, AskError, Message, NotDone, ReceiverError};
+use tenure_cluster::clients::{Gate, Passing};
+use tenure_cluster::messaging::{
+    Ask, AskError, Expects, Message, NotDone, ReceiverError, Unknown, decode,
+};
 use tenure_cluster::transport::Closed;
 use tenure_cluster::{Cluster, Node};
 
 use super::count::Counts;
+use super::hosting::Hosting;
 use super::reliable::Reliable;
-use super::remote::{Frame, Peer, Raw, RawAsk, bad_id, forward_len, head_len, size};
+use super::remote::{Frame, Peer, Raw, bad_id, forward_len, head_len, size};
 use super::routes::{AskWay, Item, Routes, Sent, Ticket};
 use super::say::Said;
+use super::start::Start;
 use super::{Event, Parcel, Turn, What};
 use crate::id::EntityId;
 use crate::remember::Remember;
 use crate::settings::TIME_MAX;
-use crate::{Settings, Shard, Status, shard_of};
+use crate::{Settings, Shard, Status};
 
 /// The way to all entities of a kind, wherever they are, from any node of the cluster. Cheap to
 /// clone.
@@ -41,13 +48,17 @@ pub(super) struct Shared<M> {
     pub(super) counts: Counts,
     /// Somebody wants shards to be evened out now.
     pub(super) rebalance: Notify,
+    pub(super) hosting: mpsc::Sender<Hosting<M>>,
+    /// This node has hosted it, and was told to stop.
+    pub(super) is_stopped: AtomicBool,
 }
 
 impl<M: Message> Sharding<M> {
     /// The way to one entity. Nothing is made before it is sent something. Keep it if you send often.
     pub fn entity(&self, id: &str) -> EntityRef<M> {
-        let shard = shard_of(id, self.shared.settings.shards);
-        EntityRef { shared: self.shared.clone(), id: EntityId::new(id), shard }
+        let id = EntityId::new(id);
+        let shard = id.shard(&self.shared.settings);
+        EntityRef { shared: self.shared.clone(), id, shard }
     }
 
     /// Who coordinates, what is hosted here, where the rest is; why not, if nobody coordinates.
@@ -55,6 +66,20 @@ impl<M: Message> Sharding<M> {
         let (waiting, entities) = (self.shared.routes.waiting(), self.shared.counts.entities());
         let said = self.shared.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.status(self.shared.settings.shards, entities, waiting)
+    }
+
+    /// Stops hosting on this node, which stays in the cluster: its shards go to other nodes, if they
+    /// may host, and this handle goes on as a proxy. Returns when nothing is hosted here any more, and
+    /// the coordinator's lease is given back; and so is the session, unless something else in this
+    /// process uses it. Without a lease the oldest member still says which shard goes where.
+    ///
+    /// The kind can be started here again, with the settings that it had
+    /// ([`Builder::start`](crate::Builder::start)).
+    pub async fn stop(&self) {
+        let (stopped, waits) = oneshot::channel();
+        if self.shared.hosting.send(Hosting::Stop(stopped)).await.is_ok() {
+            let _ = waits.await; // If nobody answers, this node is out of the cluster.
+        }
     }
 
     /// What these entities are called.
@@ -188,6 +213,18 @@ impl<M> std::fmt::Debug for EntityRef<M> {
 }
 
 impl<M: Message> Shared<M> {
+    /// It is stopped on this node, and may be started again.
+    pub(super) fn set_stopped(&self) {
+        self.is_stopped.store(true, Ordering::Release);
+    }
+
+    /// Whether it may be started on this node again, with these settings; once.
+    pub(super) fn begin_again(&self, start: &Start) -> bool {
+        start.settings == self.settings
+            && start.remember.is_some() == self.remember.is_some()
+            && self.is_stopped.swap(false, Ordering::AcqRel)
+    }
+
     /// Sends a message to the node where its shard is. It comes back if the shard has moved before there
     /// was room for it on the way.
     async fn tell_there(
@@ -240,13 +277,16 @@ impl<M: Message> Shared<M> {
         self.control.send(event).await.map_err(|_| closed())
     }
 
-    async fn ask<R: Message>(
+    /// Sends it as soon as the shard has a place, and waits for the bytes of the answer, or until it
+    /// was handled.
+    async fn send_expecting(
         &self,
         id: &EntityId,
         shard: Shard,
-        question: Raw,
+        message: Raw,
+        expects: Expects,
         time: Duration,
-    ) -> Result<R, AskError> {
+    ) -> Result<Vec<u8>, AskError> {
         let deadline = Instant::now() + time.min(TIME_MAX);
         // The node that was asked last, and has refused since the shard is not there any more.
         let mut refused: Option<Node> = None;
@@ -255,14 +295,15 @@ impl<M: Message> Shared<M> {
             let way = timeout_at(deadline, self.way(id, shard, refused.take())).await;
             let way = way.map_err(|_| NotDone::NotSentWithin(time))??;
             let left = deadline.saturating_duration_since(Instant::now());
-            let raw = RawAsk::<R>(question.clone(), PhantomData);
+            let raw = message.clone();
             let (node, answer) = match way {
                 AskWay::There(peer) => {
-                    (Some(peer.node.clone()), peer.ask.ask(raw).within(left).await)
+                    let answer = peer.ask.send_expecting(raw, expects, left).await;
+                    (Some(peer.node.clone()), answer)
                 }
                 _ => {
                     let own = self.cluster.to::<Raw>(&self.cluster.me(), &self.inbox);
-                    (None, own.ask(raw).within(left).await)
+                    (None, own.send_expecting(raw, expects, left).await)
                 }
             };
             match answer {
@@ -337,6 +378,18 @@ fn may_be_long<M>() -> bool {
     std::mem::needs_drop::<M>() || size_of::<M>() > SHORT
 }
 
+/// The way of clients, through this node.
+impl<M: Message> Gate for Shared<M> {
+    fn pass(self: Arc<Self>, id: &str, body: Bytes, expects: Expects, within: Duration) -> Passing {
+        let id = EntityId::new(id);
+        Box::pin(async move {
+            let shard = id.shard(&self.settings);
+            let message = Raw::forward_bytes(&id, &body).map_err(NotDone::Encoding)?;
+            self.send_expecting(&id, shard, message, expects, within).await
+        })
+    }
+}
+
 /// It certainly was not handled, and may be elsewhere.
 fn retriable(why: &NotDone) -> bool {
     matches!(why, NotDone::NoSuchReceiver(_) | NotDone::NotAMember(_) | NotDone::Closed(_))
@@ -362,7 +415,8 @@ impl<M: Message, Q: Ask> Asking<'_, M, Q> {
         let EntityRef { shared, id, shard } = self.entity;
         let question = Raw::forward(id, &self.message).map_err(NotDone::Encoding)?;
         shared.check_length(question.len())?;
-        shared.ask(id, *shard, question, time).await
+        let answer = shared.send_expecting(id, *shard, question, Expects::Answer, time).await?;
+        decode(&answer).map_err(|error| Unknown::Unreadable(error).into())
     }
 }
 

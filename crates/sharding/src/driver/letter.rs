@@ -18,7 +18,9 @@ pub(super) struct Letter {
 /// difference is that one has a session and the other has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SetupHere {
-    pub(super) shards: u32,
+    /// How many shards the sender believes that there are, placed by which key
+    /// ([`Settings::placing`](crate::Settings)): entities belong elsewhere otherwise.
+    pub(super) placing: u32,
     pub(super) guarded_by: GuardedBy,
 }
 
@@ -37,11 +39,9 @@ pub(super) enum GuardedBy {
 impl SetupHere {
     /// Why this node and that one, which is set up so, cannot work together, and what to do.
     pub(super) fn refuses(&self, other: &Self, there: &Node) -> Option<String> {
-        if self.shards != other.shards {
-            let (here, count) = (self.shards, other.shards);
-            return Some(format!(
-                "it has {count} shards on {there}, and {here} here: give all nodes the same number"
-            ));
+        if self.placing != other.placing {
+            let differs = difference(there, other.placing, self.placing);
+            return Some(format!("{differs}: give all nodes the same"));
         }
         let all =
             "give all nodes the same lease, or none, and stop all of them before you change it";
@@ -96,10 +96,10 @@ impl GuardedBy {
 // and the message.
 impl messaging::Message for Letter {
     fn encode(&self, out: &mut Vec<u8>) -> Result<(), CodecError> {
-        let SetupHere { shards, guarded_by } = &self.setup;
+        let SetupHere { placing, guarded_by } = &self.setup;
         let lease = guarded_by.lease().unwrap_or_default().as_bytes();
         let len = u8::try_from(lease.len()).map_err(CodecError::new)?;
-        out.extend_from_slice(&shards.to_le_bytes());
+        out.extend_from_slice(&placing.to_le_bytes());
         out.extend_from_slice(&[FORMAT, guarded_by.code(), u8::from(self.serves), len]);
         out.extend_from_slice(lease);
         if let Some(message) = &self.message {
@@ -110,7 +110,7 @@ impl messaging::Message for Letter {
 
     fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         let malformed = || CodecError::new("it is malformed");
-        let (shards, rest) = bytes.split_first_chunk::<4>().ok_or_else(malformed)?;
+        let (placing, rest) = bytes.split_first_chunk::<4>().ok_or_else(malformed)?;
         let (&format, rest) = rest.split_first().ok_or_else(malformed)?;
         if format != FORMAT {
             let what = format!("it has the format {format}, and this node knows {FORMAT} only");
@@ -130,8 +130,17 @@ impl messaging::Message for Letter {
             [] => None,
             message => Some(Message::decode(message).map_err(CodecError::new)?),
         };
-        let setup = SetupHere { shards: u32::from_le_bytes(*shards), guarded_by };
+        let setup = SetupHere { placing: u32::from_le_bytes(*placing), guarded_by };
         Ok(Self { setup, serves: serves != 0, message })
+    }
+}
+
+/// In what the other node differs, for people.
+fn difference(there: &Node, theirs: u32, ours: u32) -> String {
+    let count = |placing: u32| placing & 0xffff;
+    match count(theirs) == count(ours) {
+        true => format!("it has another shard_key on {there}"),
+        false => format!("it has {} shards on {there}, and {} here", count(theirs), count(ours)),
     }
 }
 

@@ -13,6 +13,7 @@ use tenure_lease::Token;
 
 use super::handle::{Sharding, Shared};
 use crate::Shard;
+use crate::id::EntityId;
 
 /// What a region has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +68,7 @@ impl<M: Message> Shared<M> {
 impl<M: Message> Sharding<M> {
     /// The node that an entity is on, or would be, as far as this node knows.
     pub fn home(&self, id: &str) -> Option<Node> {
-        let shard = crate::shard_of(id, self.shared.settings.shards);
+        let shard = EntityId::new(id).shard(&self.shared.settings);
         let said = self.shared.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.homes.get(&shard).cloned()
     }

@@ -60,7 +60,7 @@ async fn send<M: Message>(shared: Arc<Shared<M>>, node: Node, mut queued: mpsc::
             }
         };
         let shard = match &frame {
-            Frame::Forward(id, _) => Some(id.shard(shared.settings.shards)),
+            Frame::Forward(id, _) => Some(id.shard(&shared.settings)),
             _ => None,
         };
         let mut place = Some(frame);

@@ -4,7 +4,6 @@
 //! bytes, little-endian), the id, and the message; of a mark, the number of the shard (four bytes).
 
 use std::collections::{HashMap, VecDeque};
-use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -12,9 +11,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use tenure_cluster::messaging::reliable::{Delivery, ReliableReceiver};
-use tenure_cluster::messaging::{
-    Ask, CodecError, Lost, Message, Received, Receiver, Reply, Sender,
-};
+use tenure_cluster::messaging::{CodecError, Lost, Message, Received, Receiver, Reply, Sender};
 use tenure_cluster::{Cluster, Node};
 
 use super::handle::Shared;
@@ -91,6 +88,14 @@ impl Raw {
         Ok(Self(out.into()))
     }
 
+    /// The same of a message that is written already.
+    pub(super) fn forward_bytes(id: &EntityId, message: &[u8]) -> Result<Self, CodecError> {
+        let mut out = Vec::with_capacity(3 + id.as_bytes().len() + message.len());
+        put_head(&mut out, FORWARD, id)?;
+        out.extend_from_slice(message);
+        Ok(Self(out.into()))
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -104,18 +109,6 @@ impl Message for Raw {
 
     fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         Ok(Self(Bytes::copy_from_slice(bytes)))
-    }
-}
-
-pub(super) struct RawAsk<R>(pub(super) Raw, pub(super) PhantomData<fn() -> R>);
-
-impl<R: Message> Ask for RawAsk<R> {
-    type Reply = R;
-}
-
-impl<R> From<RawAsk<R>> for Raw {
-    fn from(ask: RawAsk<R>) -> Self {
-        ask.0
     }
 }
 
@@ -173,8 +166,7 @@ impl<M: Message> Arrivals<M> {
         let Received { message: frame, from, reply } = received;
         match frame {
             Frame::Forward(id, message) => {
-                let wanted = reply.is_wanted();
-                let back = wanted.then(|| Box::new(Back::Reply(reply)));
+                let back = reply.is_awaited().then(|| Box::new(Back::Reply(reply)));
                 if self.last.as_deref() != Some(&from) {
                     self.last = Some(Arc::new(from));
                 }
@@ -182,7 +174,7 @@ impl<M: Message> Arrivals<M> {
                 self.arrive(Item { id, from, message, back })
             }
             Frame::Return(id, message) => {
-                let shard = id.shard(self.shared.settings.shards);
+                let shard = id.shard(&self.shared.settings);
                 let bytes = size_or_guess(&message);
                 let parcel = Parcel { id, from: None, what: What::Tell(message), ticket: None };
                 Some(Event::Returned { from, shard, parcel, bytes })
@@ -195,7 +187,7 @@ impl<M: Message> Arrivals<M> {
     /// A message has come that should be for a shard that is here; what else to do about it if not.
     fn arrive(&mut self, item: Item<M>) -> Option<Event<M>> {
         let (shared, max) = (&self.shared, self.shared.settings.buffer_messages);
-        let shard = item.id.shard(shared.settings.shards);
+        let shard = item.id.shard(&shared.settings);
         if let Some(parked) = self.parked.get_mut(&shard) {
             match parked.len() < max {
                 true => parked.push_back(item),
@@ -267,7 +259,7 @@ pub(super) async fn receive_numbered<M: Message>(
 ) {
     while let Some(delivery) = inbox.recv().await {
         let (Addressed(id, message), delivery): (_, Delivery<()>) = delivery.split();
-        let shard = id.shard(shared.settings.shards);
+        let shard = id.shard(&shared.settings);
         let back = Some(Box::new(Back::Numbered(delivery)));
         let item = Item { id, from: None, message, back };
         // If it is not here, it is dropped: not done, it comes again.
@@ -336,6 +328,11 @@ fn put_message<M: Message>(
     id: &EntityId,
     message: &M,
 ) -> Result<(), CodecError> {
+    put_head(out, kind, id)?;
+    message.encode(out)
+}
+
+fn put_head(out: &mut Vec<u8>, kind: u8, id: &EntityId) -> Result<(), CodecError> {
     let id = id.as_bytes();
     if !(1..=ID_MAX).contains(&id.len()) {
         return Err(bad_id(id.len()));
@@ -343,7 +340,7 @@ fn put_message<M: Message>(
     out.push(kind);
     out.extend_from_slice(&(id.len() as u16).to_le_bytes());
     out.extend_from_slice(id);
-    message.encode(out)
+    Ok(())
 }
 
 /// What is said of an id that is none.

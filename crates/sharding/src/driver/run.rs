@@ -262,9 +262,14 @@ async fn start<E: Entity>(mut cell: Box<Cell<E>>) -> Left<E> {
     Ok(Some(cell))
 }
 
-async fn receive<E: Entity>(mut cell: Box<Cell<E>>, received: Received<E::Message>) -> Left<E> {
+async fn receive<E: Entity>(mut cell: Box<Cell<E>>, mut received: Received<E::Message>) -> Left<E> {
     let Cell { entity, hosted } = &mut *cell;
+    // Dropped on the way, it says that nobody knows whether this was done.
+    let receipt = received.reply.take_receipt();
     entity.receive(received, hosted).await?;
+    if let Some(receipt) = receipt {
+        receipt.handled();
+    }
     Ok(Some(cell))
 }
 

@@ -85,6 +85,10 @@ impl<M: Message> Control<M> {
         if let Some(why) = self.strangers.why() {
             return Some(why.into());
         }
+        if self.withdrawn {
+            let known = self.region.coordinator().is_some_and(|node| *node != self.me);
+            return (!known).then(|| "it is stopped on this node".into());
+        }
         let coordinator = self.coordinator.as_ref()?;
         if let (GuardedBy::Lease(_), Some(why)) =
             (&self.setup.guarded_by, self.unlike.values().next())

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::hint::black_box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -21,6 +22,7 @@ use super::remote::{full, refuse};
 use super::routes::{Back, Item};
 use super::run::{Cell, Outcome, Run, Told, make};
 use super::turn::LONG;
+use super::unbegun::Unbegun;
 use crate::entity::HostedShard;
 use crate::id::{EntityId, Hashed};
 use crate::{BoxError, Entity, Hosted, Shard, StopReason, telemetry};
@@ -39,6 +41,7 @@ pub(super) struct ShardState<E: Entity> {
     /// How many entities there are.
     live: usize,
     memory: Option<Memory>,
+    unbegun: Unbegun,
     /// What came while it may not receive: it is not known yet which entities there are, or it should
     /// not be here and the order to stop is on its way.
     kept: Vec<Item<E::Message>>,
@@ -82,6 +85,7 @@ impl<E: Entity> ShardState<E> {
             waiting: 0,
             live: 0,
             memory,
+            unbegun: Unbegun::default(),
             kept: Vec::new(),
             round: 0,
             lapsed: false,
@@ -124,7 +128,9 @@ impl<E: Entity> ShardState<E> {
         };
         slot.used = common.idle.stamp();
         let Some(cell) = slot.idle.take() else {
-            return self.wait(item, common);
+            let next = self.unbegun.take(&item.id);
+            self.wait(item, common);
+            return next.into_iter().for_each(|id| self.begin(id, common));
         };
         match call(common, cell, item, true) {
             Ok(Outcome { result: Ok(Some(cell)), .. })
@@ -288,6 +294,7 @@ impl<E: Entity> ShardState<E> {
 
     /// A call has ended: goes on with what waits.
     fn ended(&mut self, outcome: Outcome<E>, common: &mut Common<E>) {
+        self.unbegun.begun(&outcome.id);
         let mut outcome = outcome;
         loop {
             let Outcome { id, result } = outcome;
@@ -405,6 +412,7 @@ impl<E: Entity> ShardState<E> {
             Due::Stop => return self.stop_due(now, common),
             _ if self.stopping.is_some() => {}
             Due::Restart(id) => self.begin(id, common),
+            Due::Remembered => self.begin_remembered(common),
             Due::Passivation(id, task) => {
                 if let Some(running) = self.running.get(&id).filter(|it| it.id() == task) {
                     running.abort(); // It has failed, and comes back as that.
@@ -449,21 +457,33 @@ impl<E: Entity> ShardState<E> {
     /// These were there before. Whatever they come from may be wrong: one that belongs to another shard
     /// would be in two places, and one that is named twice, too.
     fn loaded(&mut self, ids: Vec<String>, common: &mut Common<E>) {
-        let (shard, shards) = (self.hosted.shard, common.shared.settings.shards);
+        let shard = self.hosted.shard;
         let mut wrong = 0_usize;
         for id in ids {
             let id = EntityId::new(&id);
-            let belongs = !common.shared.outlives || id.shard(shards) == shard;
+            let belongs = !common.shared.outlives || id.shard(&common.shared.settings) == shard;
             if !belongs || !id.is_valid() || self.entities.contains_key(&id) {
                 wrong += 1;
                 continue;
             }
             self.add(id.clone(), common);
-            self.begin(id, common);
+            self.unbegun.put(id);
         }
+        self.begin_remembered(common);
         if wrong > 0 {
             let kind = &common.shared.kind;
-            tracing::error!(%kind, %shard, "{wrong} of the remembered ids are not started: they belong to another shard, are named twice, or cannot be ids; has the number of shards been changed?");
+            tracing::error!(%kind, %shard, "{wrong} of the remembered ids are not started: they belong to another shard, are named twice, or cannot be ids; have the number of shards or their key been changed?");
+        }
+    }
+
+    /// Makes some of those that are remembered, and then the next, a few at a time: what they do when
+    /// they start, a database may have to bear.
+    fn begin_remembered(&mut self, common: &mut Common<E>) {
+        while let Some(id) = self.unbegun.next() {
+            self.begin(id, common);
+        }
+        if !self.unbegun.is_empty() {
+            self.later(Instant::now() + REMEMBERED_POLL, Due::Remembered, common);
         }
     }
 
@@ -491,6 +511,9 @@ impl<E: Entity> ShardState<E> {
     }
 }
 
+/// How often to look whether more of those that are remembered may be made.
+const REMEMBERED_POLL: Duration = Duration::from_millis(5);
+
 /// Has an entity receive a message: at once, as far as that goes without waiting, or in a task of its own.
 #[inline]
 fn call<E: Entity>(
@@ -508,7 +531,7 @@ fn call<E: Entity>(
             return if at_once { run.try_end() } else { Err(run) };
         }
     };
-    let is_told = !reply.is_wanted();
+    let is_told = !reply.is_awaited();
     let sender = from.as_deref().unwrap_or(&common.me).clone();
     let received = Received { message, from: sender, reply };
     match begin(common, id, cell, received, at_once) {

@@ -3,18 +3,21 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, watch};
 
 use tenure_cluster::Cluster;
+use tenure_cluster::clients::{Gate, Gateway};
 use tenure_cluster::messaging::Message;
 
 use super::control::{Control, Incoming, Spawn};
 use super::count::Counts;
 use super::guard::Guards;
 use super::handle::{Sharding, Shared};
+use super::hosting::Hosting;
 use super::letter::{Farewell, Letter, board, farewells};
 use super::remote::{self, Frame};
 use super::routes::{Routes, Way};
@@ -47,7 +50,13 @@ pub(crate) fn start<E: Entity>(
     let mut kinds = kinds.0.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = kinds.get(&start.kind).and_then(Weak::upgrade) {
         return match (make, known.downcast::<Shared<E::Message>>()) {
-            (None, Ok(shared)) if shared.settings.shards == start.settings.shards => {
+            (None, Ok(shared)) if shared.settings.placing() == start.settings.placing() => {
+                Ok(Sharding { shared })
+            }
+            (Some(make), Ok(shared)) if shared.begin_again(&start) => {
+                let spawn = spawn(&shared, make);
+                // There is room: it is stopped, and only one is let through.
+                let _ = shared.hosting.try_send(Hosting::Start(spawn, start.guards));
                 Ok(Sharding { shared })
             }
             _ => Err(StartError::Started(start.kind)),
@@ -72,6 +81,7 @@ fn begin<E: Entity>(
     let numbered = cluster.reliable_receiver(&reliable_inbox(&kind))?;
     let looks = cluster.receiver(&look::name(&kind))?;
     let (control, events) = mpsc::channel(EVENTS);
+    let (hosting, wishes) = mpsc::channel(WISHES);
     let shared = Arc::new(Shared {
         routes: Routes::new(settings.shards),
         said: Mutex::default(),
@@ -80,20 +90,19 @@ fn begin<E: Entity>(
         control: control.clone(),
         counts: Counts::default(),
         rebalance: Notify::new(),
+        hosting,
+        is_stopped: AtomicBool::new(false),
         cluster: cluster.clone(),
         kind,
         inbox,
         settings,
     });
+    let gate: Arc<dyn Gate> = shared.clone();
+    cluster.open_gate(Gateway::Entities, &shared.kind, &gate);
     tokio::spawn(remote::receive(shared.clone(), frames, control));
     tokio::spawn(remote::receive_numbered(shared.clone(), numbered));
     tokio::spawn(look::answer(shared.clone(), looks));
-    let spawn = make.map(|make| {
-        let shared = shared.clone();
-        let spawn: Spawn<E::Message> =
-            Arc::new(move |inlet| Box::pin(crew::run::<E>(shared.clone(), make.clone(), inlet)));
-        spawn
-    });
+    let work = (make.map(|make| spawn(&shared, make)), guards);
     let (leave, leaving) = mpsc::channel(1);
     let (over, is_over) = watch::channel(false);
     cluster.before_leaving(move || {
@@ -103,24 +112,29 @@ fn begin<E: Entity>(
             let _ = is_over.wait_for(|over| *over).await;
         }
     });
-    let incoming = Incoming { events, letters, farewells, leaving, asked: false };
-    tokio::spawn(control_always(shared.clone(), guards, spawn, over, incoming));
+    let hosting = wishes;
+    let incoming = Incoming { events, letters, farewells, leaving, hosting, work, asked: false };
+    tokio::spawn(control_always(shared.clone(), over, incoming));
     Ok(Sharding { shared })
+}
+
+/// How shards of these entities are run.
+fn spawn<E: Entity>(shared: &Arc<Shared<E::Message>>, make: Factory<E>) -> Spawn<E::Message> {
+    let shared = shared.clone();
+    Arc::new(move |inlet| Box::pin(crew::run::<E>(shared.clone(), make.clone(), inlet)))
 }
 
 /// Runs control, and another after one that has panicked: without any, the shards that are here would
 /// stay where nobody runs them for as long as the session of this process lives.
 async fn control_always<M: Message>(
     shared: Arc<Shared<M>>,
-    guards: Guards,
-    spawn: Option<Spawn<M>>,
     over: watch::Sender<bool>,
     mut incoming: Incoming<M>,
 ) {
     loop {
         let life = Arc::new(());
-        let (kept, guards, spawn, over) =
-            (life.clone(), guards.clone(), spawn.clone(), over.clone());
+        let (spawn, guards) = incoming.work.clone();
+        let (kept, over) = (life.clone(), over.clone());
         let control = Control::new(shared.clone(), kept, guards, spawn, over);
         let mut control = Box::pin(control.run(&mut incoming));
         if caught(control.as_mut()).await.is_ok() {
@@ -146,5 +160,7 @@ const EVENTS: usize = 1024;
 const LIFE_POLL: Duration = Duration::from_millis(20);
 /// Before the next one begins, since it may panic again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How many wishes to stop or start hosting wait.
+const WISHES: usize = 16;
 /// How many messages from other nodes wait.
 const ROOM: usize = 16 << 10;

@@ -136,6 +136,22 @@ fn hosts_and_hands_off() {
     assert_eq!(bench.hand_off(5, 1), [stopped(5, 1)]);
 }
 
+/// It says that it hosts nothing before it says what has stopped, and begins nothing any more.
+#[test]
+fn hosts_no_more_and_then_again() {
+    let mut bench = Bench::new(Setup::Sessions);
+    bench.allocate(5, 1);
+    let host = bench.region.host().unwrap();
+    bench.region.stop_hosting(bench.now);
+    assert_eq!(bench.effects(), [stop(5, 1), without_session(5, 1)]);
+    let late = bench.receive(0, Message::Allocate(directive(host, 5, 2)));
+    assert_eq!(late, [refused(0, Refusal::OtherSession)]);
+    assert_eq!(bench.stopped(5, 1), [stopped(5, 1), Effect::SessionEnded]);
+    assert!(!bench.region.wants_session());
+    bench.region.host_again(bench.now);
+    assert!(bench.region.wants_session());
+}
+
 #[test]
 fn what_cannot_work_here_is_given_back() {
     let mut bench = Bench::new(Setup::Sessions);

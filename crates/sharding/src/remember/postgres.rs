@@ -35,7 +35,7 @@ impl PostgresRemember {
         Ok(Self { clients: PostgresClients::new(url)? })
     }
 
-    async fn run(&self, work: Work) -> Result<Vec<String>, RememberError> {
+    async fn run(&self, work: &Work) -> Result<Vec<Vec<u8>>, RememberError> {
         let done = async {
             // Whatever goes wrong from here on closes the connection; the next call has another.
             let mut client = self.clients.take().await.map_err(failed)?;
@@ -75,8 +75,22 @@ impl PostgresRemember {
 
 impl Remember for PostgresRemember {
     fn load(&self, place: Place<'_>) -> Remembering<'_, Vec<String>> {
-        let work = Work::new(place, What::Load);
-        Box::pin(self.run(work))
+        let mut work = Work::new(place, What::Load(Vec::new()));
+        Box::pin(async move {
+            // Page by page, so that many take longer and do not fail. The fence is raised with the
+            // first, so that nobody changes anything meanwhile.
+            let mut ids = Vec::new();
+            loop {
+                let page = self.run(&work).await?;
+                let last = page.last().filter(|_| page.len() == PAGE).cloned();
+                // What is no text was written by somebody else.
+                ids.extend(page.into_iter().filter_map(|id| String::from_utf8(id).ok()));
+                match last {
+                    Some(last) => work.what = What::Load(last),
+                    None => return Ok(ids),
+                }
+            }
+        })
     }
 
     fn change(
@@ -87,7 +101,7 @@ impl Remember for PostgresRemember {
     ) -> Remembering<'_, ()> {
         let bytes = |ids: Vec<String>| ids.into_iter().map(String::into_bytes).collect();
         let work = Work::new(place, What::Change(bytes(added), bytes(removed)));
-        Box::pin(async move { self.run(work).await.map(drop) })
+        Box::pin(async move { self.run(&work).await.map(drop) })
     }
 }
 
@@ -101,7 +115,8 @@ struct Work {
 }
 
 enum What {
-    Load,
+    /// A page, of those behind this one; the first one raises the fence.
+    Load(Vec<u8>),
     /// Ids may have any bytes; a text of PostgreSQL may not.
     Change(Vec<Vec<u8>>, Vec<Vec<u8>>),
 }
@@ -112,20 +127,22 @@ impl Work {
         Self { kind, shard, token: place.token, resource: resource(place), what }
     }
 
-    async fn run(&self, client: &mut Client) -> Result<Vec<String>, PostgresFenceError> {
+    async fn run(&self, client: &mut Client) -> Result<Vec<Vec<u8>>, PostgresFenceError> {
         let Self { kind, shard, token, resource, what } = self;
         let fence = match what {
-            What::Load => PostgresFence::raise_token(*token, client, resource).await?,
-            What::Change(..) => PostgresFence::raised(*token, resource),
+            What::Load(after) if after.is_empty() => {
+                PostgresFence::raise_token(*token, client, resource).await?
+            }
+            What::Load(_) | What::Change(..) => PostgresFence::raised(*token, resource),
         };
         let work = fence.begin(client).await?;
         let mut ids = Vec::new();
         match what {
-            What::Load => {
-                let place = [(kind as _, Type::TEXT), (shard as _, Type::INT8)];
+            What::Load(after) => {
+                let (after, page) = ((after as _, Type::BYTEA), (&(PAGE as i64) as _, Type::INT8));
+                let place = [(kind as _, Type::TEXT), (shard as _, Type::INT8), after, page];
                 for row in work.query_typed(SELECT, &place).await? {
-                    // What is no text was written by somebody else.
-                    ids.extend(String::from_utf8(row.try_get(0)?));
+                    ids.push(row.try_get(0)?);
                 }
             }
             What::Change(added, removed) => {
@@ -158,12 +175,15 @@ const CREATE: &str = "SET LOCAL client_min_messages TO warning;
 SELECT pg_advisory_xact_lock(6074866001784464743);
 CREATE TABLE IF NOT EXISTS tenure_entities (
     kind text NOT NULL, shard bigint NOT NULL, id bytea NOT NULL, PRIMARY KEY (kind, shard, id))";
-const SELECT: &str = "SELECT id FROM tenure_entities WHERE kind = $1 AND shard = $2 ORDER BY id";
+const SELECT: &str = "SELECT id FROM tenure_entities
+    WHERE kind = $1 AND shard = $2 AND id > $3 ORDER BY id LIMIT $4";
 const INSERT: &str = "INSERT INTO tenure_entities (kind, shard, id) SELECT $1, $2, unnest($3)
     ON CONFLICT DO NOTHING";
 const DELETE: &str = "DELETE FROM tenure_entities WHERE kind = $1 AND shard = $2 AND id = ANY($3)";
 const DENIED: &str = "; the role needs SELECT, INSERT and DELETE on tenure_entities and SELECT, INSERT \
     and UPDATE on tenure_fences, and, where they do not exist yet, CREATE on their schema";
 const NOWHERE: &str = "; create the schema and grant the role USAGE and CREATE on it, or name another with schema=NAME";
-/// For one call, with connecting and with waiting for a stale host's last transaction.
+/// How many entities are read at a time.
+const PAGE: usize = 10_000;
+/// For one call, or one page, with connecting and with waiting for a stale host's last transaction.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::time::timeout;
 
-use tenure_cluster::messaging::{Lost, Message, Received, Receiver, ReceiverError, Reply};
+use tenure_cluster::messaging::{Lost, Message, Receipt, Received, Receiver, ReceiverError, Reply};
 use tenure_cluster::{Cluster, Node};
 
 use super::PATIENCE;
@@ -88,7 +88,7 @@ impl<M: Message> Inbox<M> {
         match frame {
             Frame::Mark { proxy } => self.answer_mark(cluster, &from, proxy).await,
             // Whoever asks is better served by an answer at once, and asks again.
-            Frame::Message { .. } if reply.is_wanted() => {
+            Frame::Message { .. } if reply.is_awaited() => {
                 self.refuse(cluster, from, reply, Lost::NoSuchReceiver);
             }
             Frame::Message { proxy, message } => {
@@ -202,16 +202,26 @@ pub(super) struct Handling<'a> {
     cluster: &'a Cluster,
     inbox: &'a str,
     told_by: Option<Node>,
+    /// To be told when it is handled.
+    receipt: Option<Receipt>,
 }
 
 impl<'a> Handling<'a> {
-    pub(super) fn begin<M>(cluster: &'a Cluster, inbox: &'a str, received: &Received<M>) -> Self {
-        let told_by = (!received.reply.is_wanted()).then(|| received.from.clone());
-        Self { cluster, inbox, told_by }
+    pub(super) fn begin<M>(
+        cluster: &'a Cluster,
+        inbox: &'a str,
+        received: &mut Received<M>,
+    ) -> Self {
+        let told_by = (!received.reply.is_awaited()).then(|| received.from.clone());
+        let receipt = received.reply.take_receipt();
+        Self { cluster, inbox, told_by, receipt }
     }
 
     pub(super) fn finish(mut self) {
         self.told_by = None;
+        if let Some(receipt) = self.receipt.take() {
+            receipt.handled();
+        }
     }
 }
 

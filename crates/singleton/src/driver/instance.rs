@@ -83,8 +83,8 @@ async fn act<A: Actor>(
     if !matches!(reason, StopReason::LeaseLost(_)) {
         // What had come before is done here; what comes now goes back to its proxy.
         open.take_all();
-        while let Some(received) = inbox.next(hosted.cluster(), &mut open).await {
-            let handling = Handling::begin(hosted.cluster(), inbox.name(), &received);
+        while let Some(mut received) = inbox.next(hosted.cluster(), &mut open).await {
+            let handling = Handling::begin(hosted.cluster(), inbox.name(), &mut received);
             actor.receive(received, &hosted).await?;
             handling.finish();
         }
@@ -100,8 +100,8 @@ async fn handle<A: Actor>(
     open: &mut OpenInbox<A::Message>,
     hosted: &Hosted,
 ) -> Result<Option<StopReason>, BoxError> {
-    while let Some(received) = inbox.next(hosted.cluster(), open).await {
-        let handling = Handling::begin(hosted.cluster(), inbox.name(), &received);
+    while let Some(mut received) = inbox.next(hosted.cluster(), open).await {
+        let handling = Handling::begin(hosted.cluster(), inbox.name(), &mut received);
         let handled = actor.receive(received, hosted);
         tokio::pin!(handled);
         let stop = tokio::select! {

@@ -11,9 +11,11 @@ use bytes::Bytes;
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
+use tenure_cluster::clients::{Gate, Gateway, Passing};
 use tenure_cluster::messaging::reliable::ReliableSender;
 use tenure_cluster::messaging::{
-    Ask, AskError, DeadLetter, Lost, Message, NotDone, ReceiverError, Sender,
+    Ask, AskError, DeadLetter, Expects, Lost, Message, NotDone, ReceiverError, Sender, Unknown,
+    decode,
 };
 use tenure_cluster::transport::Closed;
 use tenure_cluster::{Cluster, Node, Views};
@@ -61,18 +63,6 @@ struct Shared<M> {
     wake: mpsc::Sender<()>,
 }
 
-struct RawAsk<R>(Frame<Raw>, PhantomData<fn() -> R>);
-
-impl<R: Message> Ask for RawAsk<R> {
-    type Reply = R;
-}
-
-impl<R> From<RawAsk<R>> for Frame<Raw> {
-    fn from(ask: RawAsk<R>) -> Self {
-        ask.0
-    }
-}
-
 /// Opens a proxy.
 pub(crate) fn proxy<M: Message>(
     cluster: Cluster,
@@ -100,6 +90,8 @@ pub(crate) fn proxy<M: Message>(
         name,
     });
     shared.post.add_proxy(&shared.name, shared.number, shared.weak.clone());
+    let gate: Arc<dyn Gate> = shared.clone();
+    shared.cluster.open_gate(Gateway::Singleton, &shared.name, &gate);
     let (words, views) = (shared.post.words(&shared.name), shared.cluster.views());
     tokio::spawn(find(shared.weak.clone(), words, views, woken));
     Ok(Proxy { shared })
@@ -312,7 +304,14 @@ impl<M: Message> Shared<M> {
         }
     }
 
-    async fn ask<R: Message>(&self, bytes: Bytes, time: Duration) -> Result<R, AskError> {
+    /// Sends it as soon as there is a host, and waits for the bytes of the answer, or until it was
+    /// handled.
+    async fn send_expecting(
+        &self,
+        bytes: Bytes,
+        expects: Expects,
+        time: Duration,
+    ) -> Result<Vec<u8>, AskError> {
         let deadline = Instant::now() + time;
         let _turn = Turn::take(&self.asking, self.asking_max).ok_or(NotDone::Full)?;
         let mut hosts = self.host.subscribe();
@@ -332,9 +331,8 @@ impl<M: Message> Shared<M> {
             };
             let left = deadline.saturating_duration_since(Instant::now());
             let message = Frame::Message { proxy: self.number, message: Raw(bytes.clone()) };
-            let question = RawAsk::<R>(message, PhantomData);
             let raw = self.cluster.to::<Frame<Raw>>(sender.node(), &self.inbox);
-            match raw.ask(question).within(left).await {
+            match raw.send_expecting(message, expects, left).await {
                 Err(AskError::NotDone(why)) if retriable(&why) && Instant::now() < deadline => {
                     self.update(|finder| finder.not_there(sender.node()));
                     self.who();
@@ -357,6 +355,13 @@ impl<M> Drop for Shared<M> {
             count: waiting,
             why: Lost::Unsent,
         });
+    }
+}
+
+/// The way of clients, through this node.
+impl<M: Message> Gate for Shared<M> {
+    fn pass(self: Arc<Self>, _: &str, body: Bytes, expects: Expects, within: Duration) -> Passing {
+        Box::pin(async move { self.send_expecting(body, expects, within).await })
     }
 }
 
@@ -500,7 +505,8 @@ impl<M: Message, Q: Ask> Asking<'_, M, Q> {
     /// Sends the question, as soon as there is a host, and waits for the answer, all within this time.
     pub async fn within(self, time: Duration) -> Result<Q::Reply, AskError> {
         let bytes = encode(&self.message)?;
-        self.proxy.shared.ask(bytes, time).await
+        let answer = self.proxy.shared.send_expecting(bytes, Expects::Answer, time).await?;
+        decode(&answer).map_err(|error| Unknown::Unreadable(error).into())
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Messaging, Node, Route, lock, telemetry, wire};
 use crate::messaging::message::{decode, encode};
-use crate::messaging::{AskError, Message, NotDone, Unknown};
+use crate::messaging::{AskError, Expects, Message, NotDone, Unknown};
 
 /// The questions of this node.
 #[derive(Debug)]
@@ -36,20 +36,32 @@ impl Messaging {
         message: M,
         time: Duration,
     ) -> Result<R, AskError> {
+        let body = self.ask_for(node, name, message, Expects::Answer, time).await?;
+        decode::<R>(&body).map_err(|error| Unknown::Unreadable(error).into())
+    }
+
+    /// The same for the bytes of an answer, or for a receipt, which has none.
+    pub(crate) async fn ask_for<M: Message>(
+        self: &Arc<Self>,
+        node: &Node,
+        name: &Arc<str>,
+        message: M,
+        expects: Expects,
+        time: Duration,
+    ) -> Result<Vec<u8>, AskError> {
         let deadline = Instant::now() + time;
-        let (ask, outcome) = self.asks.begin(node, name);
+        let (ask, outcome) = self.asks.begin(node, name, expects);
         let sent = timeout_at(deadline, self.send_question(node, name, message, ask.number));
         match sent.await {
             Err(_) => return Err(NotDone::NotSentWithin(time).into()),
             Ok(sent) => sent?,
         }
-        let body = match timeout_at(deadline, outcome).await {
-            Err(_) => return Err(Unknown::NoAnswer(time).into()),
+        match timeout_at(deadline, outcome).await {
+            Err(_) => Err(Unknown::NoAnswer(time).into()),
             // Not reached: whoever takes it out of the table says why.
-            Ok(Err(_)) => return Err(Unknown::Cut.into()),
-            Ok(Ok(outcome)) => outcome?,
-        };
-        decode::<R>(&body).map_err(|error| Unknown::Unreadable(error).into())
+            Ok(Err(_)) => Err(Unknown::Cut.into()),
+            Ok(Ok(outcome)) => outcome,
+        }
     }
 
     async fn send_question<M: Message>(
@@ -96,8 +108,16 @@ impl Messaging {
 }
 
 impl Asks {
-    fn begin(&self, node: &Node, name: &Arc<str>) -> (Ask<'_>, oneshot::Receiver<Outcome>) {
-        let number = self.next.fetch_add(1, Relaxed);
+    fn begin(
+        &self,
+        node: &Node,
+        name: &Arc<str>,
+        expects: Expects,
+    ) -> (Ask<'_>, oneshot::Receiver<Outcome>) {
+        let mut number = self.next.fetch_add(1, Relaxed) & !wire::RECEIPT;
+        if expects == Expects::Receipt {
+            number |= wire::RECEIPT;
+        }
         let (end, outcome) = oneshot::channel();
         let asked = Asked { node: node.clone(), name: name.clone(), end };
         lock(&self.waiting).insert(number, asked);

@@ -9,7 +9,8 @@ use tenure_lease::Moment;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::{Shared, greet, incoming, lock};
+use super::greet::Answered;
+use super::{Shared, clients, greet, incoming, lock};
 use crate::transport::{Lane, Refusal, telemetry};
 
 pub(super) async fn run(shared: Arc<Shared>, listener: TcpListener) {
@@ -67,10 +68,11 @@ async fn welcome(shared: Arc<Shared>, tcp: TcpStream, from: SocketAddr, visitor:
     drop(visitor);
     match answered {
         Err(refusal) => shared.refuse(from.ip(), refusal),
-        Ok((greeted, Lane::Control, admission)) => {
+        Ok(Answered::Client(client)) => clients::begin(&shared, client, from.ip()),
+        Ok(Answered::Node(greeted, Lane::Control, admission)) => {
             incoming::run(shared, greeted, Lane::Control, admission).await;
         }
-        Ok((mut greeted, Lane::Data, admission)) => {
+        Ok(Answered::Node(mut greeted, Lane::Data, admission)) => {
             let data = &shared.handles.data;
             match greeted.stream.carry_data_on(data) {
                 Ok(()) => {

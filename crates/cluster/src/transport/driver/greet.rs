@@ -14,21 +14,28 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::Shared;
 use super::claims::Admission;
+use super::clients::{Client, Place};
 use super::outdated::Shown;
 use super::socket::{self, Socket, Stream};
 use crate::Address;
 use crate::transport::frame;
 use crate::transport::handshake::{
-    Accepted, GREETING_MAX, Hello, Message, Names, Version, judge_answer, judge_hello,
+    Accepted, GREETING_MAX, Hello, Message, Names, Version, judge_answer, judge_client, judge_hello,
 };
 use crate::transport::refusal::Refusal;
-use crate::transport::{Lane, Peer, Security, verify};
+use crate::transport::{Lane, Local, Peer, Security, verify};
 
 /// A connection whose ends have greeted each other.
 pub(super) struct Greeted {
     pub(super) stream: Stream,
     pub(super) peer: Arc<Peer>,
     pub(super) shown: Shown,
+}
+
+/// Who has dialed us.
+pub(super) enum Answered {
+    Node(Greeted, Lane, Admission),
+    Client(Client),
 }
 
 /// Opens a link to `address`.
@@ -79,7 +86,10 @@ async fn connect(shared: &Shared, address: &Address) -> Result<TcpStream, Refusa
 
 /// Connects to the first that answers. Each has its share of the time that is left, so that one
 /// that does not answer, an IPv6 address without a route for instance, does not hide the others.
-async fn connect_any(addresses: &[SocketAddr], until: Instant) -> Result<TcpStream, Refusal> {
+pub(super) async fn connect_any(
+    addresses: &[SocketAddr],
+    until: Instant,
+) -> Result<TcpStream, Refusal> {
     let mut last = Refusal::BeyondLoopback;
     for (index, address) in addresses.iter().enumerate() {
         let left = until.saturating_duration_since(Instant::now());
@@ -93,7 +103,7 @@ async fn connect_any(addresses: &[SocketAddr], until: Instant) -> Result<TcpStre
     Err(last)
 }
 
-fn cut(error: io::Error) -> Refusal {
+pub(super) fn cut(error: io::Error) -> Refusal {
     Refusal::Cut(error.to_string())
 }
 
@@ -142,7 +152,7 @@ pub(super) async fn answer(
     shared: &Arc<Shared>,
     tcp: TcpStream,
     from: SocketAddr,
-) -> Result<(Greeted, Lane, Admission), Refusal> {
+) -> Result<Answered, Refusal> {
     let refusal = |error: io::Error| socket::refusal(&error);
     if !shared.may_talk_with(from.ip()) {
         return Err(Refusal::BeyondLoopback);
@@ -161,6 +171,18 @@ pub(super) async fn answer(
         }
     };
     let judged = match listen(&mut stream).await {
+        Ok(Message::Client(theirs, hello)) => {
+            let certified = matches!(shared.security, Security::Tls(_)).then_some(&names);
+            match judge_client(theirs, hello, local, certified)
+                .and_then(|it| Place::take(shared, it.name))
+            {
+                Ok(place) => {
+                    say(&mut stream, &accepted(shared)).await.map_err(refusal)?;
+                    return Ok(Answered::Client(Client { stream, shown, place }));
+                }
+                Err(refusal) => Err(refusal),
+            }
+        }
         Ok(message) => judge_hello(message, local, &names).and_then(|(version, hello)| {
             let admission = Admission::new(shared, &hello.node.address, &hello.name, &names)?;
             Ok((version, hello, admission))
@@ -171,15 +193,9 @@ pub(super) async fn answer(
         Ok((version, Hello { name, node, lane, .. }, admission)) => {
             #[cfg(feature = "switch")]
             within_reach(shared, &mut stream, &node.address).await?;
-            let accepted = Accepted {
-                cluster: local.cluster.clone(),
-                name: local.name.clone(),
-                node: local.node.clone(),
-            };
-            let answer = Message::Accepted(spoken(), accepted);
-            say(&mut stream, &answer).await.map_err(refusal)?;
+            say(&mut stream, &accepted(shared)).await.map_err(refusal)?;
             let peer = Arc::new(Peer { node, name, version });
-            Ok((Greeted { stream, peer, shown }, lane, admission))
+            Ok(Answered::Node(Greeted { stream, peer, shown }, lane, admission))
         }
         Err(refused) => {
             if let Refusal::OtherName { address, .. } = &refused {
@@ -195,7 +211,12 @@ pub(super) async fn answer(
     }
 }
 
-async fn say(stream: &mut Stream, message: &Message) -> io::Result<()> {
+fn accepted(shared: &Shared) -> Message {
+    let Local { cluster, name, node } = shared.local.clone();
+    Message::Accepted(Version::OURS, Accepted { cluster, name, node })
+}
+
+pub(super) async fn say(stream: &mut Stream, message: &Message) -> io::Result<()> {
     let mut bytes = Vec::new();
     frame::append(&mut bytes, GREETING_MAX, |out| out.extend_from_slice(&message.encode()))
         .map_err(io::Error::other)?;
@@ -203,7 +224,7 @@ async fn say(stream: &mut Stream, message: &Message) -> io::Result<()> {
     stream.flush().await
 }
 
-async fn listen(stream: &mut Stream) -> Result<Message, Refusal> {
+pub(super) async fn listen(stream: &mut Stream) -> Result<Message, Refusal> {
     let mut read = BytesMut::with_capacity(512);
     loop {
         let count = stream.read_buf(&mut read).await.map_err(|error| socket::refusal(&error))?;
@@ -227,12 +248,12 @@ async fn listen(stream: &mut Stream) -> Result<Message, Refusal> {
     }
 }
 
-fn chain(certificates: Option<&[CertificateDer<'_>]>) -> Vec<CertificateDer<'static>> {
+pub(super) fn chain(certificates: Option<&[CertificateDer<'_>]>) -> Vec<CertificateDer<'static>> {
     let own = |certificate: &CertificateDer<'_>| certificate.clone().into_owned();
     certificates.unwrap_or_default().iter().map(own).collect()
 }
 
-fn names(chain: &[CertificateDer<'_>], cluster: &str) -> Result<Names, Refusal> {
+pub(super) fn names(chain: &[CertificateDer<'_>], cluster: &str) -> Result<Names, Refusal> {
     match chain.first() {
         Some(leaf) => verify::names(leaf, cluster),
         // Not reached: the verifiers demand one.

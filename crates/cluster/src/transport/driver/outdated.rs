@@ -51,7 +51,7 @@ impl Established<'_> {
                 return Down::Outdated;
             }
             if renewal != seen || is_due {
-                if let Err(why) = identity.check_peer(&self.shown.chain, peer, direction) {
+                if let Err(why) = identity.check_peer(&self.shown.chain, &peer.name, direction) {
                     return Down::NotAccepted(why);
                 }
                 if dialed && renewal.own != seen.own {
