@@ -17,8 +17,8 @@ const RULES: [(Rule, u64); 12] = [
     (Rule::DirectivesNameTheSession, 35),
     (Rule::RosterBeforeDirective, 22),
     (Rule::OnlyTheRegisteredIsObeyed, 80),
-    (Rule::LateReturnsAreLost, 16),
-    (Rule::ReturnsUntilTheMark, 494),
+    (Rule::LateReturnsAreLost, 42),
+    (Rule::ReturnsUntilTheMark, 2130),
 ];
 
 /// What the absence of a rule leads to at this seed, if it shows.
