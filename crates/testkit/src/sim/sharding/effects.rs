@@ -161,7 +161,10 @@ impl World {
             }
             region::Effect::Mark { to, shard } => self.ship(id, &to, Cargo::Mark(shard)),
             region::Effect::Marked { to, shard } => self.ship(id, &to, Cargo::Marked(shard)),
-            region::Effect::Fail { .. } => self.meet("message failed"),
+            region::Effect::Fail { message, .. } => {
+                self.failed.insert(message);
+                self.meet("message failed");
+            }
             region::Effect::SessionEnded => {
                 self.give_back(id, &Purpose::Session, local);
                 self.want_session(id, local);

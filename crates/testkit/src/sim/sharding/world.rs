@@ -35,6 +35,8 @@ pub struct World {
     pub(super) invariants: Invariants,
     /// Messages that reached their shard.
     pub(super) served: BTreeSet<u64>,
+    /// Messages of which their senders were told that they are lost.
+    pub(super) failed: BTreeSet<u64>,
     pub(super) messages: u64,
     pub(super) trap: Trap,
     pub(super) hash: u64,
@@ -65,6 +67,7 @@ impl World {
             lanes: BTreeMap::new(),
             invariants: Invariants::new(settings.setup),
             served: BTreeSet::new(),
+            failed: BTreeSet::new(),
             messages: 0,
             trap: Trap::default(),
             hash: seed,
