@@ -52,10 +52,13 @@ impl Cluster {
     }
 }
 
+/// The gates to one thing: one for each handle to it.
+type OpenGates = Vec<Weak<dyn Gate>>;
+
 /// All gates of a node.
 #[derive(Default)]
 pub(crate) struct Gates {
-    open: Mutex<HashMap<(Gateway, Arc<str>), Vec<Weak<dyn Gate>>>>,
+    open: Mutex<HashMap<(Gateway, Arc<str>), OpenGates>>,
 }
 
 impl std::fmt::Debug for Gates {

@@ -98,7 +98,7 @@ async fn another_contact_point_is_used_when_one_is_gone() {
     let clusters = nodes::nodes(2).await;
     let echoes: Vec<_> = clusters.iter().map(|cluster| Echo::open(cluster, 100)).collect();
     let through = nodes::Proxy::start(clusters[0].me().address.as_str().parse().unwrap()).await;
-    let only = Client::connect(client(&[through.address.clone()])).await.unwrap();
+    let only = Client::connect(client(std::slice::from_ref(&through.address))).await.unwrap();
     assert_eq!(say(&only, "one", "a").await.unwrap(), "a");
     echoes[0].may.acquire_many(99).await.unwrap().forget();
     let waits = tokio::spawn(async move { (say(&only, "one", "b").await, only) });
@@ -188,7 +188,7 @@ async fn a_certificate_is_for_a_node_or_for_a_client() {
     }
     let error = Client::connect(with("stranger", "web")).await.unwrap_err();
     assert!(matches!(error, ClientError::NoContact(_)), "{error}");
-    let mut bare = self::client(&[address.clone()]);
+    let mut bare = self::client(std::slice::from_ref(&address));
     bare.tell_within = Duration::from_millis(500);
     Client::connect(bare).await.unwrap_err();
     let none = Client::connect(ClientSettings::new("shop", "web").contact(address.clone())).await;

@@ -116,7 +116,7 @@ async fn a_key_places_entities_and_is_the_same_on_all_nodes() {
     until("the other to say why", || why().contains("another shard_key")).await;
     soon(world.clusters[1].leave()).await;
     let world = World { clusters: vec![world.clusters[0].clone()], ..world };
-    placed(&[carts.clone()]).await;
+    placed(std::slice::from_ref(&carts)).await;
     for id in ids {
         let (at, _) = carts.entity(id).ask(Where).within(LONG).await.unwrap();
         assert_eq!(at, world.clusters[0].me().address.to_string());

@@ -16,7 +16,7 @@ use crate::{Coordinator, Setup};
 /// What this node is to do about the shards of a kind, from now on.
 pub(super) enum Hosting<M> {
     /// Host some, as it did before it was told to stop.
-    Start(Spawn<M>, Guards),
+    Start(Spawn<M>, Box<Guards>),
     /// Host none; whoever waits is told when nothing is left here.
     Stop(oneshot::Sender<()>),
 }
@@ -39,6 +39,7 @@ impl<M: Message> Control<M> {
             }
             (Hosting::Stop(waiting), None) => drop(waiting.send(())), // It hosts none.
             (Hosting::Start(spawn, guards), _) => {
+                let guards = *guards;
                 let (tell, guarded) = mpsc::unbounded_channel();
                 let observer = observer(&self.shared, &guards);
                 self.guard = Guard::new(guards.clone(), observer, None, tell);

@@ -56,7 +56,7 @@ pub(crate) fn start<E: Entity>(
             (Some(make), Ok(shared)) if shared.begin_again(&start) => {
                 let spawn = spawn(&shared, make);
                 // There is room: it is stopped, and only one is let through.
-                let _ = shared.hosting.try_send(Hosting::Start(spawn, start.guards));
+                let _ = shared.hosting.try_send(Hosting::Start(spawn, Box::new(start.guards)));
                 Ok(Sharding { shared })
             }
             _ => Err(StartError::Started(start.kind)),

@@ -264,6 +264,15 @@ pub(super) fn names(chain: &[CertificateDer<'_>], cluster: &str) -> Result<Names
 /// An address is given at least this long, however many there are.
 const SHARE_MIN: Duration = Duration::from_millis(250);
 
+/// The version that this node says it speaks; a test makes processes that speak another.
+fn spoken() -> Version {
+    #[cfg(feature = "planted")]
+    if let Some(major) = std::env::var("TENURE_PLANTED_MAJOR").ok().and_then(|it| it.parse().ok()) {
+        return Version { major, ..Version::OURS };
+    }
+    Version::OURS
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
@@ -298,13 +307,4 @@ mod tests {
         let alone = connect_any(&[hole], Instant::now() + SHARE_MIN).await;
         assert!(matches!(alone, Err(Refusal::Slow(_))), "{alone:?}");
     }
-}
-
-/// The version that this node says it speaks; a test makes processes that speak another.
-fn spoken() -> Version {
-    #[cfg(feature = "planted")]
-    if let Some(major) = std::env::var("TENURE_PLANTED_MAJOR").ok().and_then(|it| it.parse().ok()) {
-        return Version { major, ..Version::OURS };
-    }
-    Version::OURS
 }
