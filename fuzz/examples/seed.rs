@@ -2,27 +2,31 @@
 //!
 //! In this directory: `cargo run --example seed`
 
+use std::mem::discriminant;
 use std::path::Path;
 use std::{fs, io};
 
 use arbitrary::Unstructured;
-use tenure_cluster::message::Control;
 use tenure_cluster::transport::Lane;
 use tenure_cluster::transport::frame;
 use tenure_cluster::transport::handshake::{Accepted, Hello, Message, Version};
 use tenure_cluster::view::{Survivors, Verdict};
+use tenure_cluster::wire::{Control, encode, encoded_len};
 use tenure_fuzz::node;
+use tenure_wire::samples::from_hex;
 use tenure_fuzz::world::World;
 
 fn main() -> io::Result<()> {
     write("frames", &frames())?;
     write("handshake", &greetings())?;
     let said = said();
-    write("control", &said)?;
+    write("control", &said.iter().map(bytes).collect::<Vec<_>>())?;
+    write("wire", &samples()?)?;
     write("peers", &[in_pieces(0, &said), in_pieces(1, &said)])?;
     write("gossip", &stories())?;
     write("messaging", &data_frames())?;
     write("reliable", &numbered())?;
+    write("values", &values())?;
     write(
         "notes",
         &[
@@ -82,13 +86,13 @@ fn greetings() -> Vec<Vec<u8>> {
     .into()
 }
 
-/// What nodes say to each other while one of them joins, leaves and is gone: one of each kind.
-fn said() -> Vec<Vec<u8>> {
-    let mut said: Vec<Vec<u8>> = Vec::new();
+/// What nodes say to each other while one of them joins, leaves and is gone: one or two of each kind.
+fn said() -> Vec<Control> {
+    let mut said: Vec<Control> = Vec::new();
     let mut add = |message: &Control| {
-        let bytes = postcard::to_stdvec(message).expect("a message is written");
-        if bytes.len() < 256 && said.iter().filter(|other| other[0] == bytes[0]).count() < 2 {
-            said.push(bytes);
+        let is_alike = |other: &&Control| discriminant(*other) == discriminant(message);
+        if encoded_len(message) < 256 && said.iter().filter(is_alike).count() < 2 {
+            said.push(message.clone());
         }
     };
     for story in stories() {
@@ -101,27 +105,26 @@ fn said() -> Vec<Vec<u8>> {
     said
 }
 
+fn bytes(message: &Control) -> Vec<u8> {
+    encode(message, Version::OURS).expect("a message is written").to_vec()
+}
+
 /// To the node at this place, from the other one.
-fn in_pieces(to: u8, messages: &[Vec<u8>]) -> Vec<u8> {
+fn in_pieces(to: u8, messages: &[Control]) -> Vec<u8> {
     // Whoever joins is welcomed first, and whoever is in is asked; the end comes last.
-    let order = |message: &&Vec<u8>| match (message[0], to) {
-        (JOIN, 0) | (WELCOME, 1) => 0,
-        (REMOVED, _) => 2,
+    let order = |message: &&Control| match (message, to) {
+        (Control::Join(_), 0) | (Control::Welcome(..), 1) => 0,
+        (Control::Removed { .. }, _) => 2,
         _ => 1,
     };
     let mut messages: Vec<_> = messages.iter().collect();
     messages.sort_by_key(order);
     let from_the_other = [1, 1 - to];
-    let pieces = messages
-        .into_iter()
-        .flat_map(|message| [&from_the_other, &[message.len() as u8][..], message].concat());
+    let pieces = messages.into_iter().map(bytes).flat_map(|message| {
+        [&from_the_other, &[message.len() as u8][..], &message].concat()
+    });
     [to].into_iter().chain(pieces).collect()
 }
-
-// The places of these in `Control`.
-const JOIN: u8 = 4;
-const WELCOME: u8 = 5;
-const REMOVED: u8 = 8;
 
 /// See `World::step`: what, where, and whom or which.
 fn stories() -> Vec<Vec<u8>> {
@@ -152,19 +155,57 @@ fn data_frames() -> Vec<Vec<u8>> {
     let number = [9, 0, 0, 0, 0, 0, 0, 0];
     let (ask, answer) =
         ([b"\x03\x01c", &number[..], b"?"].concat(), [b"\x04", &number[..]].concat());
-    let (refused, dead) =
-        ([b"\x05", &number[..], b"\x02"].concat(), [b"\x07\x01", &number[..], b"\x01c"].concat());
+    let (refused, dead) = (
+        [b"\x05", &number[..], b"\x03no"].concat(),
+        [b"\x07\x01", &number[..], b"\x01c\x01\0ano"].concat(),
+    );
     vec![
         pieces(&[b"\x01\x07counterbody", b"\x01\x07countermore", b"\x02\x01cbody"]),
         pieces(&[&ask, &answer, &refused, &dead, b"\x63new"]),
     ]
 }
 
+/// The samples of all messages, as they are kept for ever.
+fn samples() -> io::Result<Vec<Vec<u8>>> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let files = ["cluster/samples/control", "cluster/samples/clients", "cluster/samples/reliable"];
+    let files = files.into_iter().chain(["sharding/samples/sharding", "singleton/samples/singleton"]);
+    let mut samples = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(crates.join(file).with_extension("txt"))?;
+        samples.extend(text.lines().filter_map(|line| Some(from_hex(line.split_once(' ')?.1))));
+    }
+    Ok(samples)
+}
+
 /// Two packets of a stream, and an ack; see `messaging/reliable/packet.rs`.
 fn numbered() -> Vec<Vec<u8>> {
-    let packet = |number: u8| [8, 1, b's', 5, 1, 1, number, b'x', b'y'];
+    let packet = |number: u8| {
+        let head = [b"\x83\xa1s\xa1s\xa1i\x05\xa1n\x83\xa1r\x01\xa1b\x01\xa1n", &[number][..]].concat();
+        [&[head.len() as u8 + 2][..], &head, b"xy"].concat()
+    };
+    let ack = |round: u8, done: u8, next: u8| {
+        let ack = [b"\x83\xa1r", &[round][..], b"\xa1d", &[done], b"\xa1n", &[next]].concat();
+        [&[ack.len() as u8][..], &ack].concat()
+    };
     vec![
         [&[0x6e][..], &packet(1), &packet(2), &packet(4), &packet(3)].concat(),
-        [&[128 + 9][..], &[4, 1, 2, 3, 0], &[4, 1, 3, 4, 1], &[4, 2, 9, 10, 0]].concat(),
+        [&[128 + 9][..], &ack(1, 2, 3), &ack(1, 3, 4), &ack(2, 9, 10)].concat(),
+    ]
+}
+
+/// A cart of `fuzz_targets/values.rs` without its tag, and one of its next version.
+fn values() -> Vec<Vec<u8>> {
+    let items =
+        b"\x93\xa4Gift\x81\xa5Piece\xd0\x80\x81\xa3Set\x82\xa5count\x07\xa5price\xcd\x01\xf4";
+    let grown =
+        b"\x92\x81\xa4Gift\x81\xa2to\xa1a\x81\xa3Set\x83\xa5price\x05\xa5count\x07\xa5color\xc0";
+    let next = b"\x84\xa3sku\x02\xa4note\xc0\xa5items\x90\xa4next\xc0";
+    vec![
+        [b"\x84\xa3sku\x01\xa4note\xc1\xc0\xa5items", &items[..], b"\xa4next", next].concat(),
+        [b"\x85\xa5items", &grown[..], b"\xa5total\x09\xa3sku\x01\xa4note\xa1x\xa4next", next]
+            .concat(),
+        [b"\x94\x01\xc1\xc0\x93\x00\x81\x01\xd0\x80\x81\x02\x92\x07\x05", &b"\xc0"[..]].concat(),
+        b"\x01\x06Cart@2".to_vec(),
     ]
 }

@@ -3,7 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tenure_cluster::message::{Control, encoded_len};
+use tenure_cluster::transport::Version;
+use tenure_cluster::wire::{Control, encode, encoded_len};
 use tenure_cluster::{Status, View, fuzzing};
 use tenure_fuzz::room;
 
@@ -11,10 +12,10 @@ fuzz_target!(|input: &[u8]| {
     let Some(message) = room::within(room::for_input(input), || fuzzing::control(input)) else {
         return;
     };
-    let bytes = postcard::to_stdvec(&message).expect("what was read is written");
+    let bytes = encode(&message, Version::OURS).expect("what was read is written");
     assert_eq!(encoded_len(&message), bytes.len());
     let again = fuzzing::control(&bytes).expect("what was written is read");
-    assert_eq!(postcard::to_stdvec(&again).expect("written again"), bytes);
+    assert_eq!(encode(&again, Version::OURS).expect("written again"), bytes);
     match (&message, &again) {
         (Control::State(one), Control::State(other))
         | (Control::Welcome(one, _), Control::Welcome(other, _)) => {

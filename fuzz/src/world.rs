@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use arbitrary::Unstructured;
 use tenure_cluster::membership::{Effect, Event, Membership};
-use tenure_cluster::message::Control;
+use tenure_cluster::wire::Control;
 use tenure_cluster::settings::Rule;
 use tenure_cluster::view::{Survivors, Verdict};
 use tenure_cluster::{Address, MembershipSettings, Node, Status, View};
@@ -38,6 +38,8 @@ struct Process {
     membership: Membership,
     /// Those of whom it was told that they are gone for good.
     gone: BTreeSet<Node>,
+    /// It was in no cluster yet when it was last looked at.
+    asked: bool,
 }
 
 #[derive(Clone)]
@@ -136,13 +138,30 @@ impl World {
     }
 
     /// Whoever is gone stays out; nothing grows beyond what there is.
-    pub fn check(&self) {
+    pub fn check(&mut self) {
+        self.let_askers_in();
         for process in self.running() {
             let Some(view) = process.membership.view() else { continue };
             let back = view.members().find(|(node, _)| process.gone.contains(node));
             assert!(back.is_none(), "{back:?} is back at {}", process.membership.me());
             let known = view.members().len() + view.tombstones();
             assert!(known as u64 <= self.started, "{known} nodes of {}", self.started);
+        }
+    }
+
+    /// A process that was let in, never heard of it, and was removed, may be let in again once its
+    /// removal is forgotten: it still asks, and has been in no cluster.
+    fn let_askers_in(&mut self) {
+        let mut askers = Vec::new();
+        for process in self.places.iter_mut().flatten() {
+            let membership = &process.membership;
+            let asks = membership.view().is_none() && !membership.is_ended();
+            if std::mem::replace(&mut process.asked, asks) || asks {
+                askers.push(membership.me().clone());
+            }
+        }
+        for process in self.places.iter_mut().flatten() {
+            process.gone.retain(|node| !askers.contains(node));
         }
     }
 
@@ -162,7 +181,7 @@ impl World {
             membership.form(1, self.now);
             self.formed = true;
         }
-        self.places[place] = Some(Process { membership, gone: BTreeSet::new() });
+        self.places[place] = Some(Process { membership, gone: BTreeSet::new(), asked: true });
         self.act(place, |_, _| {});
     }
 

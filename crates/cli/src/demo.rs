@@ -124,6 +124,7 @@ Scripts: one step per line, the time since the worker began and what to do; # be
   20s  pause holder 6s     SIGSTOP, and SIGCONT after 6s
   30s  leave holder        it hands over, leaves and ends
   33s  restart             all that are gone, or those that are named
+  34s  program ./tenure2   what is started from now on: another version, to try an upgrade
   35s  store away          the store does not answer; or only these: store away holder
   40s  store back
   50s  end                 when it is over; otherwise 5s after the last step

@@ -7,7 +7,9 @@
 mod common;
 mod rounds;
 
-use common::NONE_OF_COUNTERS;
+use std::path::Path;
+
+use common::{Dir, NONE_OF_COUNTERS};
 use rounds::{Play, at_most, ttl};
 use serde_json::Value;
 
@@ -54,6 +56,28 @@ fn rolling_restart() {
     assert!(count(&sum, "shards_moved") >= (rounds() * leavers * 12) as u64, "{sum}");
     at_most(&sum, "shard_unavailable_ms_p50", 200.0);
     at_most(&sum, "shard_unavailable_ms_max", 2000.0);
+}
+
+/// From this version to the next, and back: neither side minds what it does not know.
+#[test]
+fn rolled_to_the_next_version_and_back() {
+    let dir = Dir::new("shards-next");
+    roll("next version", &rounds::next_version(&dir));
+}
+
+/// From another build to this one and back: `scripts/roll-from COMMIT` makes it.
+#[test]
+#[ignore = "needs a build of another commit, in TENURE_ROLL_FROM"]
+fn rolled_from_another_build_and_back() {
+    let program = std::env::var("TENURE_ROLL_FROM").expect("scripts/roll-from sets it");
+    roll("another build", Path::new(&program));
+}
+
+fn roll(what: &str, program: &Path) {
+    let steps = rounds::roll_to(program);
+    let steps: Vec<(f64, &str)> = steps.iter().map(|(at, step)| (*at, &**step)).collect();
+    let sum = play(what, "sessions", 1, &[], &steps, 26.0);
+    assert!(count(&sum, "shards_moved") >= 100, "{sum}");
 }
 
 /// kill -9 of a node that hosts shards and does not coordinate: it is the youngest.

@@ -1,5 +1,5 @@
 //! How many typed messages a second one process sends to another over mutual TLS, and what each
-//! costs the two of them.
+//! costs the two of them: in the default form, with the names of fields, and in the positional one.
 //!
 //! ```sh
 //! cargo run --release -p tenure-cluster --example message_rate -- 20000000
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tenure_cluster::certs::Authority;
-use tenure_cluster::messaging::{Ask, Message};
+use tenure_cluster::messaging::{Ask, Message, Positional};
 use tenure_cluster::{Address, Cluster, Node, Settings};
 
 /// Some 64 bytes of numbers.
@@ -71,6 +71,8 @@ async fn main() -> Result<(), Error> {
     tokio::try_join!(
         receive(&cluster, "ticks", count, |tick: &Tick| tick.number),
         receive(&cluster, "lines", count, |line: &Line| line.number),
+        receive(&cluster, "positional ticks", count, |tick: &Positional<Tick>| tick.0.number),
+        receive(&cluster, "positional lines", count, |line: &Positional<Line>| line.0.number),
         answer(&cluster),
     )?;
     child.0.wait()?;
@@ -133,6 +135,8 @@ async fn send(cluster: Cluster, count: u64) -> Result<(), Error> {
     };
     tell(&cluster, to, "ticks", count, tick).await?;
     tell(&cluster, to, "lines", count, line).await?;
+    tell(&cluster, to, "positional ticks", count, |number| Positional(tick(number))).await?;
+    tell(&cluster, to, "positional lines", count, |number| Positional(line(number))).await?;
     let pings = cluster.to::<Ping>(to, "pings");
     let mut times = Vec::new();
     for _ in 0..ASKED {

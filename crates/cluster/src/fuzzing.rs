@@ -3,16 +3,28 @@
 use std::time::Duration;
 
 use tenure_lease::Moment;
+use tenure_wire::samples::check_read;
 
 pub use crate::messaging::fuzzing::data_frames;
 pub use crate::messaging::reliable::fuzzing::{acks, packets};
 
-use crate::message::{self, Control};
+use crate::transport::handshake::{Accepted, ClientHello, Hello};
+use crate::wire::{self, Control};
 use crate::{MembershipSettings, Node, View};
+
+/// Reads bytes as each message of this crate.
+pub fn wire(bytes: &[u8]) {
+    check_read::<Control>(bytes);
+    check_read::<Hello>(bytes);
+    check_read::<ClientHello>(bytes);
+    check_read::<Accepted>(bytes);
+    crate::clients::wire::fuzzing::wire(bytes);
+    crate::messaging::reliable::fuzzing::wire(bytes);
+}
 
 /// Reads a frame of the control lane.
 pub fn control(frame: &[u8]) -> Option<Control> {
-    message::decode(frame)
+    wire::decode(frame).ok()
 }
 
 /// What `ours` becomes when it is told what `other` believes, tombstones included.

@@ -30,7 +30,6 @@ pub mod formation;
 pub mod fuzzing;
 mod humane;
 pub mod membership;
-pub mod message;
 pub mod messaging;
 mod node;
 mod reachability;
@@ -39,6 +38,7 @@ pub mod settings;
 pub mod telemetry;
 pub mod transport;
 pub mod view;
+pub mod wire;
 
 pub use cluster::{Cluster, Events, JoinError, NotReady, Views};
 pub use discovery::{

@@ -29,10 +29,10 @@ use tenure_lease::Moment;
 use tenure_lease::keeper::Random;
 
 use crate::downing::Converged;
-use crate::message::Control;
 use crate::reachability::Watch;
 use crate::settings::{MembershipSettings, Rule};
-use crate::view::{Digest, Member, Roles, Status, Verdict, View};
+use crate::view::{Digest, Facts, Member, Roles, Status, Verdict, View};
+use crate::wire::Control;
 use crate::{Address, Node};
 
 pub use event::{Decided, Ending, Event};
@@ -44,6 +44,7 @@ pub struct Membership {
     me: Node,
     roles: Roles,
     /// What must be the same on every node, by name.
+    facts: Facts,
     must_agree: Arc<[(String, String)]>,
     settings: MembershipSettings,
     /// Whether only a verdict ends a membership.
@@ -135,6 +136,7 @@ impl Membership {
         Self {
             me,
             roles,
+            facts: Facts::default(),
             must_agree,
             settings,
             by_verdict: false,
@@ -157,6 +159,12 @@ impl Membership {
             told: Told::default(),
             effects: Vec::new(),
         }
+    }
+
+    /// What the others should know of this node beside its roles.
+    pub fn with_facts(mut self, facts: Facts) -> Self {
+        self.facts = facts;
+        self
     }
 
     /// Where every split is decided by a verdict: whoever a newcomer has replaced at its address may
@@ -199,7 +207,11 @@ impl Membership {
     pub fn form(&mut self, cluster: u64, now: Moment) {
         if matches!(self.phase, Phase::Outside { .. }) {
             let mut view = View::new(cluster);
-            let first = Member { status: Status::Up, up_number: 1, roles: self.roles.clone() };
+            let first = Member {
+                status: Status::Up,
+                up_number: 1,
+                ..Member::joining(self.roles.clone(), self.facts.clone())
+            };
             view.set_member(&self.me, first);
             self.enter(view, now);
             self.tell_change(None, Some(Status::Up), self.me.clone());

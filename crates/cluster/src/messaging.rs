@@ -38,8 +38,11 @@
 //! - **At most once, in order.** What one node sends to one receiver arrives in the order in which
 //!   it was sent, each message once or not at all. For *exactly once in effect*, see [`reliable`].
 //! - **Nothing silent.** A message that is lost is an error to its sender ([`NotDone`],
-//!   [`AskError`]), or a [`DeadLetter`] on its sender's node, and is counted. Only a node that dies
-//!   takes what it had received with it, and of that membership tells.
+//!   [`AskError`]), or a [`DeadLetter`] on its sender's node, and is counted. That includes what a process
+//!   had received and not yet handled when it died ([`Lost::Unknown`]): the sender's node counts what it
+//!   told until it hears that it is *settled*, that is, handled, refused or given back. A receiver says so
+//!   by dropping the [`Reply`] that came with a message; keep it until the message is handled. Only the
+//!   death of the sender's own node takes its messages along without a word.
 //! - **Unknown is not no.** [`AskError`] says whether the question certainly was not handled, or
 //!   may have been.
 //! - **Bounded, each for itself.** A receiver that does not keep up fills its mailbox; then
@@ -51,6 +54,7 @@
 //!
 //! What is posted ([`Sender::post`]) overtakes all that, and may be lost in silence.
 
+mod codec;
 mod dead;
 mod driver;
 mod error;
@@ -58,16 +62,22 @@ mod error;
 pub(crate) mod fuzzing;
 mod mailbox;
 mod message;
+mod origin;
+mod protocol;
 mod receiver;
 pub mod reliable;
 mod sender;
 pub mod telemetry;
+mod unreadable;
 mod wire;
 
 pub use dead::{DeadLetter, DeadLetters, Lost};
 pub(crate) use driver::Messaging;
 pub use driver::{BOARD, PATIENCE};
 pub use error::{AskError, NotDone, ReceiverError, Unknown};
-pub use message::{Ask, CodecError, Json, Message, decode};
+pub use message::{Ask, Json, Message, Positional, decode};
+pub use origin::Origin;
+pub use protocol::Protocol;
 pub use receiver::{Expects, Receipt, Received, Receiver, Reply};
 pub use sender::{Asking, Sender};
+pub use tenure_wire::CodecError;

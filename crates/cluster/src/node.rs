@@ -2,7 +2,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Where a node is reached: `host:port`. Also how nodes are ordered: by this text.
 ///
@@ -123,12 +123,43 @@ impl fmt::Debug for Incarnation {
 }
 
 /// One process in a cluster: an address, and the incarnation that answers there.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Node {
     /// Where it is reached.
     pub address: Address,
     /// Which process it is.
     pub incarnation: Incarnation,
+}
+
+/// Readable where people read it; just the two values where nodes do.
+impl Serialize for Node {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { address, incarnation } = self;
+        if serializer.is_human_readable() {
+            return Fields { address: address.clone(), incarnation: *incarnation }
+                .serialize(serializer);
+        }
+        (address, incarnation).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (address, incarnation) = if deserializer.is_human_readable() {
+            let Fields { address, incarnation } = Fields::deserialize(deserializer)?;
+            (address, incarnation)
+        } else {
+            Deserialize::deserialize(deserializer)?
+        };
+        Ok(Self { address, incarnation })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "Node")]
+struct Fields {
+    address: Address,
+    incarnation: Incarnation,
 }
 
 impl fmt::Display for Node {

@@ -77,6 +77,10 @@ pub struct Settings {
     /// is told both values.
     #[serde(default)]
     pub must_agree: BTreeMap<String, String>,
+    /// The version of your application, as operators should see it: `tenure cluster status`, the page and
+    /// `tenure_cluster_versions` tell it for each member. Nothing depends on it.
+    #[serde(default)]
+    pub version: Option<String>,
     /// The timing of membership.
     #[serde(default)]
     pub membership: MembershipSettings,
@@ -116,6 +120,7 @@ impl Settings {
             contacts_min: default_contacts_min(),
             rejoin: false,
             must_agree: BTreeMap::new(),
+            version: None,
             membership: MembershipSettings::default(),
             transport: TransportSettings::default(),
             resolver: ResolverSettings::default(),

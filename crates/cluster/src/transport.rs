@@ -14,7 +14,9 @@
 //! A link is opened by its first use, opened again (with growing, jittered waits) when it is cut
 //! while there is something to send, and closed when it has been idle. What a cut may have lost is
 //! told: on a data link the acceptor returns how many messages it handed over, and
-//! [`Event::Down`] says how many were sent beyond that: they may or may not have arrived.
+//! [`Event::Down`] says how many were sent beyond that: they may or may not have arrived. It also returns
+//! how many of them are *settled* ([`SenderAccount`]); when it is gone, [`Event::Unsettled`] says how many
+//! are not.
 //!
 //! Peers show certificates before anything else is read from them ([`Identity`]); then
 //! [`handshake`] settles names, addresses and the version.
@@ -29,6 +31,7 @@ use tokio::sync::mpsc;
 use crate::clients::ClientLink;
 use crate::{Address, Incarnation, Node};
 
+mod account;
 mod backoff;
 mod control_queue;
 mod driver;
@@ -42,6 +45,7 @@ pub(crate) mod settings;
 pub mod telemetry;
 pub(crate) mod verify;
 
+pub use account::SenderAccount;
 #[cfg(feature = "switch")]
 pub use driver::Switch;
 #[cfg(feature = "certs")]
@@ -167,6 +171,8 @@ pub enum Event {
         from: Arc<Peer>,
         /// What it sends.
         frames: mpsc::Receiver<Frames>,
+        /// Where to say what has become of it: the same for as long as the node is a peer.
+        account: Arc<SenderAccount>,
     },
     /// A client begins to talk.
     Client(ClientLink),
@@ -184,6 +190,14 @@ pub enum Event {
     },
     /// A data lane was closed while messages waited in it. They never left.
     Unsent {
+        /// For whom they were.
+        node: Node,
+        /// How many.
+        messages: u64,
+    },
+    /// A process is gone, to which messages had gone. They arrived, and it has not said what became of
+    /// them.
+    Unsettled {
         /// For whom they were.
         node: Node,
         /// How many.

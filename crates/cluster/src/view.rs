@@ -23,7 +23,8 @@ use std::time::Duration;
 use tenure_lease::Moment;
 
 pub use digest::Digest;
-pub use member::{Member, Role, Roles, Status};
+pub(crate) use member::facts_of;
+pub use member::{Facts, Member, MemberVersions, Role, Roles, Status};
 pub use merge::Change;
 pub use survivors::{Survivors, SurvivorsError};
 pub use table::Row;
@@ -254,7 +255,7 @@ impl View {
         self.raise_skipped_up(self.next_up() - 1 + without as u64);
     }
 
-    fn raise_skipped_up(&mut self, number: u64) {
+    pub(crate) fn raise_skipped_up(&mut self, number: u64) {
         if number > self.skipped_up {
             self.digest.remove(digest::of_skipped_up(self.skipped_up));
             self.skipped_up = number;
@@ -262,7 +263,7 @@ impl View {
         }
     }
 
-    fn raise_highest_up(&mut self, number: u64) {
+    pub(crate) fn raise_highest_up(&mut self, number: u64) {
         if number > self.highest_up {
             self.digest.remove(digest::of_highest_up(self.highest_up));
             self.highest_up = number;

@@ -53,7 +53,7 @@ impl Gate for Echo {
 struct Line(String);
 
 impl Ask for Line {
-    type Reply = String;
+    type Reply = Self;
 }
 
 fn client(contacts: &[Address]) -> ClientSettings {
@@ -66,7 +66,8 @@ fn client(contacts: &[Address]) -> ClientSettings {
 
 async fn say(client: &Client, id: &str, text: &str) -> Result<String, AskError> {
     let echo = client.entity::<Line>("echo", id);
-    echo.ask(Line(text.into())).within(Duration::from_secs(5)).await
+    let answer = echo.ask(Line(text.into())).within(Duration::from_secs(5)).await;
+    answer.map(|Line(text)| text)
 }
 
 #[tokio::test]

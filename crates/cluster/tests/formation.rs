@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_cluster::formation::{
     Formation, FormationEffect, FormationNote, FormationObstacle, FormationSight, UnreadableNote,
 };
-use tenure_cluster::message::{Control, State};
+use tenure_cluster::wire::{Control, State};
 use tenure_cluster::{Address, Effect, Incarnation, Membership, MembershipSettings, Node, Roles};
 use tenure_lease::Moment;
 use tenure_lease::record::Version;

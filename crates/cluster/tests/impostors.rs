@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use kit::{Kit, Started};
 use nodes::{addresses, agree, join_all, plain, soon};
-use tenure_cluster::message::Control;
 use tenure_cluster::messaging::Json;
+use tenure_cluster::transport::Version;
 use tenure_cluster::transport::{Event, Lane, Refusal};
+use tenure_cluster::wire::{self, Control};
 use tenure_cluster::{Cluster, Settings};
 use tenure_lease::{MemoryStore, Store};
 
@@ -33,7 +34,7 @@ async fn members(kit: &Kit, count: usize) -> Vec<Cluster> {
 }
 
 fn post(from: &Started, to: &Cluster, message: &Control) {
-    let frame = postcard::to_stdvec(message).unwrap();
+    let frame = wire::encode(message, Version::OURS).unwrap();
     assert!(from.transport.control(&to.me().address, None, frame));
 }
 
@@ -42,7 +43,7 @@ async fn told(started: &mut Started) -> Control {
     started
         .told(|event| match event {
             Event::Control { mut frames, .. } => {
-                frames.next().map(|frame| postcard::from_bytes(&frame).unwrap())
+                frames.next().map(|frame| wire::decode(&frame).unwrap())
             }
             _ => None,
         })
@@ -74,8 +75,8 @@ async fn messages_of_no_member_reach_no_receiver() {
     let clusters = members(&kit, 2).await;
     let mut receiver = clusters[0].receiver::<Json<String>>("lines").unwrap();
     let mut old = kit.node("old");
-    let frame = b"\x01\x05lines\"told\"";
-    let mut posted = b"\x02\x05lines\"posted\"".to_vec();
+    let frame = b"\x01\x05lines\x03\x00\"told\"";
+    let mut posted = b"\x02\x05lines\x03\x00\"posted\"".to_vec();
     post(&old, &clusters[0], &Control::Posted(std::mem::take(&mut posted)));
     let lane = old.transport.data(&clusters[0].me());
     lane.send_with(|out| out.extend_from_slice(frame)).await.unwrap();

@@ -131,7 +131,9 @@ async fn questions_have_the_same_outcomes_near_and_far() {
             }
         }
         let error = other_type.ask(Names).within(10 * SECOND).await.unwrap_err();
-        assert_eq!(error, AskError::NotDone(NotDone::Unreadable("counter".into())));
+        let detail = format!("sent a type without a name, expected Counter@1 (on {node})").into();
+        let unreadable = NotDone::Unreadable { receiver: "counter".into(), detail };
+        assert_eq!(error, AskError::NotDone(unreadable));
 
         // Dropping the reply says so, and so does dropping the receiver.
         let mut dropped = clusters[asked].receiver::<Counter>("dropped").unwrap();
@@ -214,7 +216,8 @@ async fn lost_messages_are_told_to_the_node_that_sent_them() {
     let letter = soon(letters.next()).await.unwrap();
     let why = Lost::NoSuchReceiver;
     let receiver = Some("nobody".into());
-    assert_eq!(letter, DeadLetter { to: node.clone(), receiver, id: None, count: 1, why });
+    let (to, detail) = (node.clone(), None);
+    assert_eq!(letter, DeadLetter { to, receiver, id: None, count: 1, why, detail });
 
     let mut texts = clusters[1].receiver::<String>("texts").unwrap();
     let wrong = clusters[0].to::<Vec<u8>>(&node, "texts");
@@ -451,7 +454,7 @@ async fn frames_of_a_newer_version_are_ignored_and_counted() {
     for frame in [&[200, 1, 2][..], &[1], &[3, 5, b'b', b'y', b't', b'e', b's', 1]] {
         lane.send_with(|out| out.extend_from_slice(frame)).await.unwrap();
     }
-    lane.send_with(|out| out.extend_from_slice(b"\x01\x05bytes\x07")).await.unwrap();
+    lane.send_with(|out| out.extend_from_slice(b"\x01\x05bytes\x01\x00\x07")).await.unwrap();
     assert_eq!(next(&mut receiver).await.message, 7);
     assert_eq!(kit::counted(telemetry::IGNORED, "") - before, 3);
 }
@@ -463,22 +466,8 @@ async fn a_killed_process_leaves_its_questions_unknown_and_its_successor_answers
     let here = soon(Cluster::join(seeded(&addresses, 0))).await.unwrap();
     for round in 0..2 {
         let child = Child::start(&addresses);
-        let found = || {
-            let view = here.view();
-            let mut at = view.members().filter(|(node, _)| node.address == addresses[1]);
-            at.find(|(_, member)| member.status == tenure_cluster::Status::Up)
-                .map(|(node, _)| node.clone())
-        };
-        eventually(|| found().is_some()).await;
-        let node = found().unwrap();
+        let node = child.node(&here, &addresses[1]).await;
         let counter = here.to::<Counter>(&node, "counter");
-        // Its receiver opens a moment after it is up.
-        soon(async {
-            while counter.ask(Get).within(SECOND).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        })
-        .await;
         let asking = counter.clone();
         let asked = tokio::spawn(async move { asking.ask(Ignore).within(60 * SECOND).await });
         assert!(counter.ask(Get).within(10 * SECOND).await.is_ok(), "it has the question");
@@ -489,6 +478,46 @@ async fn a_killed_process_leaves_its_questions_unknown_and_its_successor_answers
         eventually(|| here.view().member(&node).is_none()).await;
         let error = counter.ask(Get).within(SECOND).await.unwrap_err();
         assert_eq!(error, AskError::NotDone(NotDone::NotAMember(node)));
+    }
+}
+
+/// Another process that is killed with messages in its mailboxes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_killed_process_had_in_its_memory_is_counted_by_its_sender() {
+    const LEFT: u64 = 1000;
+    let addresses = nodes::addresses(2);
+    let here = soon(Cluster::join(seeded(&addresses, 0))).await.unwrap();
+    let mut letters = here.dead_letters();
+    for by_successor in [false, true] {
+        let child = Child::start(&addresses);
+        let node = child.node(&here, &addresses[1]).await;
+        let counter = here.to::<Counter>(&node, "counter");
+        for number in 0..LEFT {
+            counter.tell(Counter::Add(number)).await.unwrap();
+        }
+        let total = soon(counter.ask(Get).within(10 * SECOND)).await.unwrap();
+        assert_eq!(total, LEFT * (LEFT - 1) / 2);
+        // All of those were handled. What follows is not.
+        let left = here.to::<Counter>(&node, "left");
+        for number in 0..LEFT {
+            left.tell(Counter::Add(number)).await.unwrap();
+        }
+        assert!(counter.ask(Get).within(10 * SECOND).await.is_ok(), "they have arrived");
+        // It is known here that they have, and that those before are done with.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        drop(child);
+        let _successor = match by_successor {
+            true => Some(Child::start(&addresses)),
+            false => {
+                here.down(&node).await;
+                None
+            }
+        };
+        let mut lost = 0;
+        while lost < LEFT {
+            lost += soon(letters.next()).await.unwrap().count;
+        }
+        assert!(lost < 2 * LEFT, "also of what was handled: {lost}");
     }
 }
 
@@ -514,6 +543,27 @@ impl Child {
             .spawn();
         Self(child.unwrap())
     }
+
+    /// It, once it answers.
+    async fn node(&self, here: &Cluster, address: &tenure_cluster::Address) -> Node {
+        let found = || {
+            let view = here.view();
+            let mut at = view.members().filter(|(node, _)| node.address == *address);
+            at.find(|(_, member)| member.status == tenure_cluster::Status::Up)
+                .map(|(node, _)| node.clone())
+        };
+        eventually(|| found().is_some()).await;
+        let node = found().unwrap();
+        let counter = here.to::<Counter>(&node, "counter");
+        // Its receiver opens a moment after it is up.
+        soon(async {
+            while counter.ask(Get).within(SECOND).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+        node
+    }
 }
 
 impl Drop for Child {
@@ -531,6 +581,7 @@ async fn child_process() {
     let Ok(addresses) = std::env::var(CHILD) else { return };
     let addresses: Vec<_> = addresses.split(' ').map(|a| a.parse().unwrap()).collect();
     let cluster = Cluster::join(seeded(&addresses, 1)).await.unwrap();
+    let _left = cluster.receiver::<Counter>("left").unwrap();
     count(cluster.receiver("counter").unwrap()).await;
 }
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::LeaseName;
 
@@ -21,14 +21,42 @@ use crate::LeaseName;
 /// assert!(Token::new(7, 9) < Token::new(8, 0));
 /// assert_eq!("8.0".parse(), Ok(Token::new(8, 0)));
 /// ```
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Token {
     /// The number of the tenure.
     pub term: u64,
     /// The number of the allocation within it; 0 for a plain lease.
     pub step: u64,
+}
+
+/// Readable where people read it; just the two numbers where nodes do.
+impl Serialize for Token {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { term, step } = *self;
+        if serializer.is_human_readable() {
+            return TokenFields { term, step }.serialize(serializer);
+        }
+        (term, step).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Token {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (term, step) = if deserializer.is_human_readable() {
+            let TokenFields { term, step } = TokenFields::deserialize(deserializer)?;
+            (term, step)
+        } else {
+            Deserialize::deserialize(deserializer)?
+        };
+        Ok(Self { term, step })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "Token")]
+struct TokenFields {
+    term: u64,
+    step: u64,
 }
 
 impl Token {

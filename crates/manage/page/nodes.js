@@ -254,6 +254,8 @@ export function listNodes(cluster, names, hosts) {
       node.node === cluster.me ? "this node" : null,
       hosts.get(node.node) ? `hosts ${hosts.get(node.node)}` : null,
       node.roles.length ? node.roles.join(", ") : null,
+      node.version ? `version ${node.version}` : null,
+      node.protocol ? `protocol ${node.protocol}` : null,
       `${node.status} since ${clock(node.since_ms)}`,
       missing ? `unreachable from ${missing.length > 5 ? `${missing.length} others` : missing.join(", ")}` : null,
     ].filter(Boolean).join(" · "));

@@ -53,6 +53,12 @@ pub struct Node {
     pub up_number: u64,
     /// What it can be used for.
     pub roles: Vec<String>,
+    /// The version of the protocol between nodes that it speaks; empty if it is not known.
+    #[serde(default)]
+    pub protocol: String,
+    /// The version of the application, if it has said so.
+    #[serde(default)]
+    pub version: Option<String>,
     /// Since when it is seen with this status.
     pub since_ms: u64,
     /// Whether it is known to see the same.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tenure_cluster::messaging::AskError;
+use tenure_cluster::view::MemberVersions;
 use tenure_cluster::{Address, Decided, Event, Node, NotReady, Status, View};
 use tenure_lease::record::Expiry;
 use tenure_lease::{Moment, Owner, Record, Token};
@@ -29,6 +30,7 @@ struct Known {
     since_ms: u64,
     up_number: u64,
     roles: Vec<String>,
+    versions: Option<MemberVersions>,
     why: Option<String>,
 }
 
@@ -101,6 +103,7 @@ impl ClusterSight {
         self.remember(now_ms, view);
         let mut counted = view.members().filter(|(_, member)| member.status < Status::Down);
         let converged = view.members().len() > 0 && counted.all(|(node, _)| seen.contains(node));
+        let versions = |known: &Known| known.versions.clone();
         let nodes = self.known.iter().map(|(node, known)| document::Node {
             node: node.to_string(),
             address: node.address.to_string(),
@@ -108,6 +111,8 @@ impl ClusterSight {
             status: known.status.map_or("gone", Status::word).into(),
             up_number: known.up_number,
             roles: known.roles.clone(),
+            protocol: versions(known).map(|it| it.protocol).unwrap_or_default(),
+            version: versions(known).and_then(|it| it.application),
             since_ms: known.since_ms,
             seen: seen.contains(node),
             why: known.why.clone().filter(|_| known.status.is_none_or(|it| it == Status::Down)),
@@ -168,6 +173,7 @@ impl ClusterSight {
                 since_ms: now_ms,
                 up_number: 0,
                 roles: Vec::new(),
+                versions: None,
                 why: None,
             });
             if known.status != Some(member.status) {
@@ -175,6 +181,7 @@ impl ClusterSight {
             }
             known.up_number = member.up_number;
             known.roles = member.roles.iter().map(ToString::to_string).collect();
+            known.versions = Some(member.versions());
             if member.status == Status::Down && known.why.is_none() {
                 let named = |last: &Decision| last.down.iter().any(|it| *it == node.to_string());
                 let sentence =

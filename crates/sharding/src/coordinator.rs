@@ -38,8 +38,8 @@ use tenure_cluster::{Node, View};
 use tenure_lease::Moment;
 use tenure_lease::record::SessionRef;
 
-use crate::message::{Message, Refusal};
 use crate::settings::Rule;
+use crate::wire::{Message, Refusal};
 use crate::{Roster, RosterError, Settings, Setup, Shard};
 use duty::{Duty, Place};
 use members::Members;

@@ -56,7 +56,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use tenure_cluster::Node;
-use tenure_cluster::messaging::{NotDone, Reply};
+use tenure_cluster::messaging::{NotDone, Origin, Reply};
 
 use crate::Shard;
 use crate::id::EntityId;
@@ -71,11 +71,21 @@ pub(crate) use start::{Start, start};
 /// A message on the slow way.
 struct Parcel<M> {
     id: EntityId,
-    /// The node that sent it; `None` if that is this one.
-    from: Option<Node>,
+    /// The node that told it; that of whoever asks is known by the reply.
+    from: Origin,
     what: What<M>,
     /// Until it is where it goes.
     ticket: Option<Ticket>,
+}
+
+impl<M> Parcel<M> {
+    /// The node that sent it; `None` if that is this one.
+    fn sender(&self) -> Option<Node> {
+        match &self.what {
+            What::Asked(_, reply) => reply.node().cloned(),
+            What::Tell(_) | What::Turn(_) => self.from.node().cloned(),
+        }
+    }
 }
 
 enum What<M> {

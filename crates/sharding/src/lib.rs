@@ -37,10 +37,13 @@ pub mod coordinator;
 mod daemon;
 mod driver;
 mod entity;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod host;
 mod id;
 mod key;
-pub mod message;
+
 pub mod region;
 mod remember;
 mod roster;
@@ -51,6 +54,7 @@ pub mod telemetry;
 #[cfg(test)]
 mod testing;
 mod version;
+pub mod wire;
 
 pub use builder::{Builder, Shardings, StartError};
 pub use coordinator::Coordinator;
@@ -60,7 +64,6 @@ pub use entity::{BoxError, Entity, Hosted, StopReason};
 pub use host::{Host, Shard};
 pub use id::shard_of;
 pub use key::ShardKey;
-pub use message::Message;
 pub use region::Region;
 #[cfg(feature = "postgres")]
 pub use remember::PostgresRemember;
@@ -72,3 +75,4 @@ pub use settings::{Rule, Settings, SettingsError, Setup};
 pub use status::Status;
 pub use strategy::{Load, Placement, Strategy};
 pub use version::{Version, VersionError};
+pub use wire::Message;

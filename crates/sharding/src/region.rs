@@ -35,8 +35,8 @@ use tenure_cluster::Node;
 use tenure_lease::record::SessionRef;
 use tenure_lease::{Moment, Token};
 
-use crate::message::{Answer, Message};
 use crate::settings::Rule;
+use crate::wire::{Answer, Message};
 use crate::{Host, Settings, Shard};
 use buffer::Buffer;
 pub use buffer::Unroutable;

@@ -68,6 +68,7 @@ impl Roster {
     pub fn to_note(&self) -> Option<Vec<u8>> {
         let hosts = self.hosts.iter().map(|(host, entry)| (host.clone(), *entry)).collect();
         let note = serde_json::to_vec(&Written { version: VERSION, hosts }).ok()?;
+        let note = tenure_wire::plant_in_record(note);
         (note.len() <= NOTE_MAX).then_some(note)
     }
 

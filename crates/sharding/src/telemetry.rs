@@ -26,6 +26,9 @@ pub const WAITING: &str = "tenure_sharding_waiting";
 /// Messages that shards of this node took in.
 pub const RECEIVED: &str = "tenure_sharding_received_total";
 
+/// Counter, by `kind`: how often the roster, in the note of the coordinator's lease, was not understood.
+pub const ROSTER_UNREADABLE: &str = "tenure_sharding_roster_unreadable_total";
+
 /// All metrics of this crate.
 pub const METRICS: &[Metric] = &[
     Metric::gauge(HOSTING, &["kind"], "Shards that are hosted on this node"),
@@ -33,6 +36,7 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(STARTED, &["kind"], "Shards started on this node"),
     Metric::counter(STOPPED, &["kind", "reason"], "Shards stopped on this node"),
     Metric::gauge(ENTITIES, &["kind"], "Entities on this node"),
+    Metric::counter(ROSTER_UNREADABLE, &["kind"], "Rosters that were not understood"),
     Metric::counter(FAILED, &["kind"], "Failures of entities on this node"),
     Metric::counter(RECEIVED, &["kind"], "Messages that shards of this node took in"),
     Metric::gauge(WAITING, &["kind"], "Messages that wait here until their shard has a place"),
@@ -60,6 +64,10 @@ pub(crate) fn started(kind: &Arc<str>) {
 
 pub(crate) fn stopped(kind: &Arc<str>, reason: &StopReason) {
     metrics::counter!(STOPPED, "kind" => kind.clone(), "reason" => reason.word()).increment(1);
+}
+
+pub(crate) fn roster_unreadable(kind: &Arc<str>) {
+    metrics::counter!(ROSTER_UNREADABLE, "kind" => kind.clone()).increment(1);
 }
 
 pub(crate) fn failed(kind: &Arc<str>) {

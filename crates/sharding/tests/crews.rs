@@ -25,6 +25,10 @@ struct Book {
     holds: AtomicBool,
     /// The next one that stops never does.
     stuck: AtomicBool,
+    /// How many were started.
+    started: AtomicUsize,
+    /// The one of this id panics when it is dropped.
+    explodes: Mutex<Option<String>>,
 }
 
 impl Book {
@@ -82,6 +86,7 @@ impl Entity for Worker {
     type Message = Order;
 
     async fn started(&mut self, _: &Hosted) -> Result<(), BoxError> {
+        self.book.started.fetch_add(1, SeqCst);
         {
             let mut active = self.book.active.lock().unwrap();
             let overlaps = usize::from(active.contains(&self.id));
@@ -135,6 +140,9 @@ impl Drop for Worker {
         if let Some(place) = active.iter().position(|id| *id == self.id) {
             active.remove(place);
         }
+        drop(active);
+        let explodes = self.book.explodes.lock().unwrap().as_ref() == Some(&self.id);
+        assert!(!explodes, "as it was told");
     }
 }
 
@@ -170,6 +178,26 @@ async fn what_waits_is_not_received_after_the_session_is_lost() {
     // The one that was about to begin may be lost with the session.
     assert!(added.len() as u64 >= COUNT - 1, "{}", added.len());
     assert_eq!(book.overlaps.load(SeqCst), 0);
+    world.end().await;
+}
+
+/// Others of its crew go on as they were, and another one takes its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entity_that_panics_when_it_is_dropped_costs_itself_alone() {
+    let world = World::new(1).await;
+    let (workers, book) = start(&world, settings());
+    let ids: Vec<String> = (0..40).map(|number| format!("worker-{number}")).collect();
+    for id in &ids {
+        soon(workers.entity(id).ask(Here).within(LONG)).await.unwrap();
+    }
+    *book.explodes.lock().unwrap() = Some(ids[0].clone());
+    workers.entity(&ids[0]).tell(Order::Passivate).await.unwrap();
+    until("it to be gone", || !book.active.lock().unwrap().contains(&ids[0])).await;
+    for id in &ids {
+        soon(workers.entity(id).ask(Here).within(LONG)).await.unwrap();
+    }
+    assert_eq!(book.started.load(SeqCst), ids.len() + 1, "one of them was started again");
+    *book.explodes.lock().unwrap() = None;
     world.end().await;
 }
 

@@ -9,12 +9,15 @@
 
 mod builder;
 mod driver;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod hosted;
 pub mod manager;
 mod proxy;
 mod settings;
 pub mod telemetry;
-mod word;
+mod wire;
 
 pub use builder::{Builder, Singletons, StartError};
 pub use driver::{Asking, Did, HandOverError, Happening, Happenings, Proxy, Status};
@@ -24,4 +27,4 @@ pub use proxy::{Finder, Host, Put};
 #[cfg(feature = "planted")]
 pub use settings::Rule;
 pub use settings::{Placement, Settings, SettingsError};
-pub use word::Word;
+pub use wire::Word;

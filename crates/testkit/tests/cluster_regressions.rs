@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_cluster::message::{Control, Join};
+use tenure_cluster::wire::{Control, Join};
 use tenure_cluster::{
     Address, Effect, Event, Incarnation, Membership, MembershipSettings, Node, Roles, Status,
 };
@@ -32,7 +32,8 @@ fn at(seconds: f64) -> Moment {
 }
 
 fn ask(who: &mut Membership, from: &Node, proof: u64, now: Moment) -> Option<Control> {
-    let join = Join { roles: Roles::default(), settings: Arc::new([]), proof };
+    let join =
+        Join { roles: Roles::default(), facts: Default::default(), settings: Arc::new([]), proof };
     who.receive(from, Control::Join(join), now);
     who.effects().find_map(|effect| match effect {
         Effect::Send(to, message) if to == *from => Some(message),

@@ -84,6 +84,7 @@ fn belief(in_touch: impl Fn(usize) -> bool, cut: impl Fn(usize, usize) -> bool) 
         status: Status::Up,
         up_number: number as u64 + 1,
         roles: roles.clone(),
+        facts: Default::default(),
     };
     let members = (0..MEMBERS).map(|number| (node(number), member(number)));
     let touched = || (0..MEMBERS).filter(|number| in_touch(*number));

@@ -21,7 +21,7 @@ use crate::exit::{self, Failure};
 /// What `--json` prints; its shape is stable.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Figures {
-    /// Told through a remote proxy and handled there, 64 bytes each.
+    /// Told through a remote proxy and handled there, 64 bytes each, without serde or a tag.
     tells_per_s: f64,
     ask_us_p50: f64,
     ask_us_p99: f64,
@@ -29,7 +29,7 @@ pub(super) struct Figures {
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "told through a proxy, 64 bytes     {:.0} /s", self.tells_per_s)?;
+        writeln!(f, "told through a proxy, 64 raw bytes {:.0} /s", self.tells_per_s)?;
         write!(
             f,
             "asked and answered, one by one     p50 {:.1} µs, p99 {:.1} µs",

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use tenure_cluster::view::MemberVersions;
 use tenure_cluster::{Node, NotReady, Status as Member, View};
 use tenure_manage::document::{self, Cut};
 
@@ -39,6 +40,11 @@ struct MemberStatus {
     /// The order in which members became full ones; 0 until then.
     up_number: u64,
     roles: Vec<String>,
+    /// The version of the protocol that it speaks, and of the application, if it says.
+    #[serde(default)]
+    protocol: String,
+    #[serde(default)]
+    version: Option<String>,
     /// Who cannot reach it.
     unreachable_from: Vec<String>,
 }
@@ -55,12 +61,17 @@ impl Status {
         for (observer, subject) in view.observations() {
             observers.entry(subject).or_default().push(observer.to_string());
         }
-        let members = view.members().map(|(node, member)| MemberStatus {
-            node: node.to_string(),
-            status: member.status,
-            up_number: member.up_number,
-            roles: member.roles.iter().map(ToString::to_string).collect(),
-            unreachable_from: observers.remove(node).unwrap_or_default(),
+        let members = view.members().map(|(node, member)| {
+            let MemberVersions { protocol, application: version } = member.versions();
+            MemberStatus {
+                node: node.to_string(),
+                status: member.status,
+                up_number: member.up_number,
+                roles: member.roles.iter().map(ToString::to_string).collect(),
+                protocol,
+                version,
+                unreachable_from: observers.remove(node).unwrap_or_default(),
+            }
         });
         let members: Vec<_> = members.collect();
         let mut counted = view.members().filter(|(_, member)| member.status < Member::Down);
@@ -93,6 +104,8 @@ impl Status {
                 node: node.node.clone(),
                 up_number: node.up_number,
                 roles: node.roles.clone(),
+                protocol: node.protocol.clone(),
+                version: node.version.clone(),
                 unreachable_from: observers.remove(node.node.as_str()).unwrap_or_default(),
             })
         });
@@ -153,7 +166,8 @@ impl fmt::Display for Status {
             [] => writeln!(f, "converged  yes: all members see the same")?,
             some => writeln!(f, "converged  no: not known to see the same: {}", list(some))?,
         }
-        let heading = ["MEMBER", "INCARNATION", "STATUS", "UP", "ROLES", "REACHABLE"];
+        let heading =
+            ["MEMBER", "INCARNATION", "STATUS", "UP", "ROLES", "PROTOCOL", "VERSION", "REACHABLE"];
         let mut rows = vec![heading.map(str::to_owned)];
         rows.extend(self.members.iter().map(MemberStatus::row));
         table(f, &rows)
@@ -161,7 +175,7 @@ impl fmt::Display for Status {
 }
 
 impl MemberStatus {
-    fn row(&self) -> [String; 6] {
+    fn row(&self) -> [String; 8] {
         let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
         let from: Vec<&str> = self.unreachable_from.iter().map(|node| address(node)).collect();
         let reachable = match &from[..] {
@@ -177,6 +191,8 @@ impl MemberStatus {
             self.status.to_string(),
             or_dash(up),
             or_dash(self.roles.join(",")),
+            or_dash(self.protocol.clone()),
+            or_dash(self.version.clone().unwrap_or_default()),
             reachable,
         ]
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 use tenure_cluster::Status;
+use tenure_cluster::transport::Version;
 use tenure_lease::{Moment, Nonce, Store};
 use tenure_manage::board::{Board, Note};
 use tenure_manage::document::{
@@ -164,6 +165,8 @@ impl Page {
                 status,
                 up_number: up_number.unwrap_or_default(),
                 roles: if number == 0 { Vec::new() } else { vec![WORKER.into()] },
+                protocol: Version::OURS.to_string(),
+                version: None,
                 since_ms: self.known[&number].1,
                 seen: seen.is_some_and(|view| view.converged),
                 why,

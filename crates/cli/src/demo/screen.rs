@@ -296,6 +296,7 @@ fn said(action: &Action) -> &'static str {
         Action::Kill(_) => "kill -9",
         Action::Pause(..) => "a process is stopped",
         Action::Leave(_) => "a node leaves",
+        Action::Program(_) => "another version is started from now on",
         Action::Restart(_) => "those that are gone are started again",
         Action::StoreAway(whom) if whom.is_empty() => "the store goes away",
         Action::StoreAway(_) => "the store goes away for one",

@@ -1,6 +1,7 @@
 //! What happens when, as text: one step per line, a time and what to do. Pure.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::duration;
@@ -28,6 +29,8 @@ pub(super) enum Action {
     Leave(Vec<Target>),
     /// Those that are gone are started again; all of them if none is named.
     Restart(Vec<Target>),
+    /// Processes that start from now on run this program: another version of this one.
+    Program(PathBuf),
     /// The store answers these no more; nobody if none is named.
     StoreAway(Vec<Target>),
     /// The store answers everybody.
@@ -109,6 +112,8 @@ impl Action {
             "kill" => some().map(Self::Kill),
             "leave" => some().map(Self::Leave),
             "restart" => targets(rest, nodes).map(Self::Restart),
+            "program" if rest.is_empty() => Err("which program? \"program ./tenure-0.2\"".into()),
+            "program" => Ok(Self::Program(rest.into())),
             "pause" => {
                 let (whom, time) = rest
                     .rsplit_once(char::is_whitespace)
@@ -122,7 +127,7 @@ impl Action {
             },
             _ => Err(format!(
                 "{verb:?} is nothing that can be done; cut, heal, kill, pause, leave, restart, \
-                 store and end are"
+                 program, store and end are"
             )),
         }
     }
@@ -136,7 +141,7 @@ impl Action {
             | Self::Leave(whom)
             | Self::StoreAway(whom)
             | Self::Restart(whom) => whom.clone(),
-            Self::Heal | Self::StoreBack => Vec::new(),
+            Self::Heal | Self::Program(_) | Self::StoreBack => Vec::new(),
         };
         whom.contains(&Target::Holder) && named.holder.is_none()
             || whom.contains(&Target::Coordinator) && named.coordinator.is_none()
@@ -266,6 +271,7 @@ mod tests {
         assert_eq!(action("store away"), Action::StoreAway(vec![]));
         assert_eq!(action("store away 1,2"), Action::StoreAway(vec![Node(1), Node(2)]));
         assert_eq!(action("restart"), Action::Restart(vec![]));
+        assert_eq!(action("program ./tenure-0.2"), Action::Program("./tenure-0.2".into()));
         let groups = vec![vec![Holder, Client], vec![Rest]];
         assert_eq!(action("cut holder, client | rest"), Action::Cut(groups));
     }

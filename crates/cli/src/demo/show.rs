@@ -306,6 +306,10 @@ impl Show {
                     self.leave(number).await;
                 }
             }
+            Action::Program(program) => {
+                self.fault(format!("start {} from now on", program.display()));
+                self.stage.program = program.clone();
+            }
             Action::Restart(targets) => {
                 let all = self.stage.gone();
                 let named = whom(targets);

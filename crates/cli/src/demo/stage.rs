@@ -26,6 +26,8 @@ pub(super) struct Stage {
     ttl: Duration,
     load: Load,
     addresses: Vec<Address>,
+    /// What processes are started from.
+    pub(super) program: PathBuf,
     /// Whether nodes serve their own management API.
     pub(super) managed: bool,
     pub(super) actors: Vec<Actor>,
@@ -96,7 +98,10 @@ impl Stage {
             .collect();
         let addresses = addresses(nodes + 1);
         let (sides, without_store) = (Vec::new(), BTreeSet::new());
+        let failed = |error| Failure::system("cannot start a process", &error);
+        let program = std::env::current_exe().map_err(failed)?;
         let stage = Self {
+            program,
             directory,
             store,
             ttl,
@@ -153,7 +158,7 @@ impl Stage {
         let log = self.directory.path().join(format!("{}.log", name(number)));
         let log = File::options().create(true).append(true).open(log).map_err(failed)?;
         let addresses: Vec<_> = self.addresses.iter().map(Address::as_str).collect();
-        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        let mut command = Command::new(&self.program);
         command
             .arg(PROCESS)
             .arg("--directory")

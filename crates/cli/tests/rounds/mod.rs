@@ -4,7 +4,9 @@
 #![allow(dead_code, clippy::disallowed_methods)]
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -60,6 +62,27 @@ impl Play<'_> {
         assert!(!told.contains("was done within a while"), "{told}");
         sum
     }
+}
+
+/// Every node leaves in turn and comes back from `program`, and then again from the one before.
+pub(crate) fn roll_to(program: &Path) -> Vec<(f64, String)> {
+    let programs = [program.to_owned(), PathBuf::from(env!("CARGO_BIN_EXE_tenure"))];
+    let nodes = programs.iter().flat_map(|program| (1..=5).map(move |node| (program, node)));
+    let steps = (0..).zip(nodes).flat_map(|(turn, (program, node))| {
+        let at = f64::from(turn) * 2.5;
+        let program = format!("program {}", program.display());
+        [(at, program), (at, format!("leave {node}")), (at + 1.0, "restart".into())]
+    });
+    steps.collect()
+}
+
+/// A program that is this version, and speaks as the next may.
+pub(crate) fn next_version(dir: &Dir) -> PathBuf {
+    let path = dir.join("next");
+    let ours = env!("CARGO_BIN_EXE_tenure");
+    fs::write(&path, format!("#!/bin/sh\nTENURE_PLANTED_NEXT=1 exec {ours} \"$@\"\n")).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    path
 }
 
 /// How many, and whether times are checked, too.

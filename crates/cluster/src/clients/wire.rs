@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tenure_wire::{Version, WireMessage};
 
 use super::Gateway;
 use crate::messaging::{AskError, CodecError, Expects, NotDone, Unknown};
@@ -71,7 +72,7 @@ pub(crate) enum Why {
     Encoding(String),
     /// This member has no proxy of it. Another may.
     Unknown,
-    Unreadable,
+    Unreadable(String),
     Refused,
     /// This member is out of the cluster, or about to be. Another is not.
     Outside,
@@ -91,7 +92,7 @@ pub(crate) fn pack_request(request: &Request, body: &[u8]) -> Vec<u8> {
 
 /// A request, and its message.
 pub(crate) fn request(frame: &[u8]) -> Option<(Request, &[u8])> {
-    postcard::take_from_bytes(frame).ok()
+    tenure_wire::decode_head(frame).ok()
 }
 
 pub(crate) fn answer(id: u64, outcome: Result<Vec<u8>, AskError>) -> Vec<u8> {
@@ -103,7 +104,7 @@ pub(crate) fn answer(id: u64, outcome: Result<Vec<u8>, AskError>) -> Vec<u8> {
             NotDone::TooLong { len, max } => Why::TooLong { len: len as u64, max: max as u64 },
             NotDone::Encoding(error) => Why::Encoding(error.to_string()),
             NotDone::NoSuchReceiver(_) => Why::Unknown,
-            NotDone::Unreadable(_) => Why::Unreadable,
+            NotDone::Unreadable { detail, .. } => Why::Unreadable(detail.to_string()),
             NotDone::Refused(_) => Why::Refused,
             NotDone::NotAMember(_) | NotDone::Closed(_) => Why::Outside,
         }),
@@ -122,8 +123,11 @@ pub(crate) fn pack(id: u64, outcome: Outcome, body: &[u8]) -> Vec<u8> {
 
 /// An answer, and its bytes.
 pub(crate) fn read_answer(frame: &[u8]) -> Option<(Answer, &[u8])> {
-    postcard::take_from_bytes(frame).ok()
+    tenure_wire::decode_head(frame).ok()
 }
+
+impl WireMessage for Request {}
+impl WireMessage for Answer {}
 
 impl Why {
     /// As whoever asked for `name`, within `time`, is told.
@@ -134,7 +138,9 @@ impl Why {
             Self::TooLong { len, max } => NotDone::TooLong { len: len as usize, max: max as usize },
             Self::Encoding(error) => NotDone::Encoding(CodecError::new(error)),
             Self::Unknown => NotDone::NoSuchReceiver(name.clone()),
-            Self::Unreadable => NotDone::Unreadable(name.clone()),
+            Self::Unreadable(detail) => {
+                NotDone::Unreadable { receiver: name.clone(), detail: detail.into() }
+            }
             Self::Refused => NotDone::Refused(name.clone()),
             Self::Outside => NotDone::Closed(Arc::new(Closed::Transport)),
         }
@@ -151,18 +157,64 @@ impl Doubt {
     }
 }
 
-fn pack_with(head: &impl Serialize, body: &[u8]) -> Vec<u8> {
-    // Plain structs of strings and numbers: there is nothing in them that could fail.
-    let mut bytes = postcard::to_stdvec(head).expect("strings and numbers are always packed");
+fn pack_with(head: &impl WireMessage, body: &[u8]) -> Vec<u8> {
+    // Both are of the first version, so that there always are bytes.
+    let mut bytes = tenure_wire::encode(head, Version::FIRST).unwrap_or_default();
     bytes.extend_from_slice(body);
     bytes
 }
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing {
+    use super::*;
+
+    /// Reads bytes as each message.
+    pub(crate) fn wire(bytes: &[u8]) {
+        tenure_wire::samples::check_read::<Request>(bytes);
+        tenure_wire::samples::check_read::<Answer>(bytes);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use proptest::prelude::*;
+    use tenure_wire::samples;
 
     use super::*;
+
+    #[test]
+    fn every_message_has_samples_that_can_be_read() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/clients.txt");
+        let (name, entity) = ("cart".to_owned(), "customer-17".to_owned());
+        let expects = [Expects::Receipt, Expects::Answer];
+        let requests = expects.map(|expects| {
+            let (name, entity) = (name.clone(), entity.clone());
+            Request { id: 7, to: To::Entity, name, entity, expects, within_ms: 2000 }
+        });
+        let to = Request { to: To::Singleton, ..requests[0].clone() };
+        let requests: Vec<Request> = requests.into_iter().chain([to]).collect();
+        samples::check_struct(&file, "Request", &requests);
+        let why = [
+            Why::Full,
+            Why::NotInTime,
+            Why::TooLong { len: 1 << 40, max: 7 },
+            Why::Encoding("no".into()),
+            Why::Unknown,
+            Why::Unreadable("sent Cart@2, expected Cart@1".into()),
+            Why::Refused,
+            Why::Outside,
+        ];
+        let doubts = [Doubt::NoAnswer, Doubt::Cut, Doubt::Unanswered];
+        let outcomes = why.map(Outcome::NotDone).into_iter().chain(doubts.map(Outcome::Unknown));
+        let outcomes = outcomes.chain([Outcome::Done, Outcome::Goodbye]);
+        let answers: Vec<Answer> = outcomes.map(|outcome| Answer { id: 7, outcome }).collect();
+        let variant_of = |answer: &Answer| variant_of(&answer.outcome);
+        samples::check_message(&file, "Answer", &answers, VARIANTS, variant_of);
+    }
+
+    tenure_wire::variants!(Outcome { Done, NotDone, Unknown, Goodbye });
 
     #[test]
     fn what_is_packed_is_read() {

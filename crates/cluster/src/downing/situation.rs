@@ -84,7 +84,7 @@ impl Converged<Node> {
     /// What a view says, which all have seen.
     pub fn of(view: &View) -> Self {
         Self::new(view.members().map(|(node, member)| {
-            let Member { status, up_number, roles } = member.clone();
+            let Member { status, up_number, roles, .. } = member.clone();
             (node.clone(), status, up_number, roles)
         }))
     }
@@ -157,7 +157,7 @@ impl Situation<Node> {
             // Both are in the order of nodes.
             while seen.next_if(|other| *other < node).is_some() {}
             let has_seen = node == me || seen.peek() == Some(&node);
-            let Member { status, up_number, roles } = member.clone();
+            let Member { status, up_number, roles, .. } = member.clone();
             seats.push(Seat { node: node.clone(), status, up_number, roles, seen: has_seen });
         }
         // Found by incarnation, which is quicker to compare than an address, and nearly unique.
@@ -212,6 +212,7 @@ mod tests {
     use super::super::{Decision, KeepMajority, LeaseMajority, Mode, Strategy};
     use super::*;
     use crate::Address;
+    use crate::view::Facts;
     use crate::view::Row;
 
     fn node(name: char, incarnation: u64) -> Node {
@@ -229,7 +230,10 @@ mod tests {
         for (number, one) in nodes.iter().enumerate() {
             let status = if *one == old { Status::Down } else { Status::Up };
             let up_number = number as u64 + 1;
-            view.set_member(one, Member { status, up_number, roles: Roles::default() });
+            view.set_member(
+                one,
+                Member { status, up_number, roles: Roles::default(), facts: Facts::default() },
+            );
         }
         let rows = [(&a, vec![&c, &old]), (&b, vec![&c, &d]), (&c, vec![&a]), (&old, vec![&a])];
         for (observer, subjects) in rows.clone() {
@@ -238,7 +242,7 @@ mod tests {
         }
         let seen = BTreeSet::from([a.clone(), b.clone()]);
         let seats = view.members().map(|(node, member)| {
-            let Member { status, up_number, roles } = member.clone();
+            let Member { status, up_number, roles, .. } = member.clone();
             Seat { node: node.clone(), status, up_number, roles, seen: seen.contains(node) }
         });
         let cuts = rows.iter().flat_map(|(observer, subjects)| {
@@ -262,7 +266,12 @@ mod tests {
     fn who_leaves_before_it_was_up_has_no_say() {
         let (leaves, joins, up) = (node('a', 1), node('b', 2), node('c', 3));
         let mut view = View::new(1);
-        let member = |status, up_number| Member { status, up_number, roles: Roles::default() };
+        let member = |status, up_number| Member {
+            status,
+            up_number,
+            roles: Roles::default(),
+            facts: Facts::default(),
+        };
         view.set_member(&leaves, member(Status::Leaving, 0));
         view.set_member(&joins, member(Status::Joining, 0));
         view.set_member(&up, member(Status::Up, 1));

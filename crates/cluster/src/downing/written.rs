@@ -169,8 +169,34 @@ impl From<Strategy> for Written {
     }
 }
 
+impl Strategy {
+    /// Its options as they stand in a file, by name, without those that have their default.
+    pub(crate) fn written(&self) -> Vec<(String, String)> {
+        let written = Written::from(self.clone());
+        let needed = Written { role: None, down_if_alone: None, mode: None, ..written.clone() };
+        let needed = Written { down_all_if_less_than: None, acquire_timeout: None, ..needed };
+        let must_say = options(&needed);
+        let usual = Self::try_from(needed).map(|usual| options(&Written::from(usual)));
+        let usual = usual.unwrap_or_default(); // What it needs is there.
+        let says = |option: &(String, String)| must_say.contains(option) || !usual.contains(option);
+        let said = options(&written).into_iter().filter(says);
+        said.map(|(option, value)| (format!("downing.{option}"), value)).collect()
+    }
+}
+
+fn options(written: &Written) -> Vec<(String, String)> {
+    let serde_json::Value::Object(options) = serde_json::json!(written) else { return Vec::new() };
+    let text = |value: serde_json::Value| match value {
+        serde_json::Value::String(text) => text,
+        other => other.to_string(),
+    };
+    options.into_iter().map(|(option, value)| (option, text(value))).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn read(text: &str) -> Result<Strategy, String> {
@@ -199,6 +225,26 @@ mod tests {
             let text = serde_json::to_string(&strategy).unwrap();
             assert_eq!(read(&text), Ok(strategy), "{text}");
         }
+    }
+
+    #[test]
+    fn only_what_differs_from_the_default_must_agree() {
+        let written = |text: &str| {
+            let pairs = BTreeMap::from_iter(read(text).unwrap().written());
+            pairs.iter().map(|(option, value)| format!("{option}={value}")).collect::<Vec<_>>()
+        };
+        let usual = ["downing.strategy=lease-majority"];
+        assert_eq!(written(r#"{"strategy": "lease-majority"}"#), usual);
+        let said = r#"{"strategy": "lease-majority", "mode": "ties", "acquire_timeout": "5s"}"#;
+        assert_eq!(written(said), usual);
+        let other = r#"{"strategy": "lease-majority", "mode": "always", "role": "worker"}"#;
+        let other = written(other);
+        assert_eq!(other.len(), 3, "{other:?}");
+        assert!(other.contains(&"downing.mode=always".to_owned()), "{other:?}");
+        let quorum = r#"{"strategy": "static-quorum", "quorum_size": 3}"#;
+        assert_eq!(written(quorum), ["downing.quorum_size=3", "downing.strategy=static-quorum"]);
+        let referee = r#"{"strategy": "keep-referee", "referee": "a:1"}"#;
+        assert_eq!(written(referee), ["downing.referee=a:1", "downing.strategy=keep-referee"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::formation::{FormationNote, FormationSight, ReadNote};
+use crate::telemetry;
 
 /// What the core wants.
 #[derive(Debug)]
@@ -102,7 +103,11 @@ async fn look(lease: &Lease, news: &mpsc::Sender<LeaseNews>) {
     let Ok(name) = lease.name() else { return };
     match lease.store().inspect(name.as_str()).await {
         Ok(Some(record)) => {
-            let _ = news.send(LeaseNews::Saw(FormationSight::new(&record))).await;
+            let sight = FormationSight::new(&record);
+            if sight.note.is_err() {
+                telemetry::note_unreadable();
+            }
+            let _ = news.send(LeaseNews::Saw(sight)).await;
         }
         Ok(None) => {}
         Err(error) => tracing::debug!(lease = name.as_str(), "cannot be read: {error}"),

@@ -1,9 +1,11 @@
 //! One incarnation, from its first word to its last.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tenure_lease::{Lease, Moment};
+use tenure_wire::{Unreadable, Version};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -16,11 +18,11 @@ use super::{Command, Driver, Proof, entropy};
 use crate::downing::Strategy;
 use crate::formation::{Formation, FormationEffect};
 use crate::membership::{Effect, Ending, Membership};
-use crate::message::{Control, decode, encode};
 use crate::resolver::{Asked, RecordRead, Resolver, ResolverEffect};
-use crate::transport::{self, Direction, Down, Lane, Transport};
-use crate::view::{Digest, Role, Status, Verdict};
-use crate::{Node, telemetry};
+use crate::transport::{self, Direction, Down, Lane, Peer, Transport};
+use crate::view::{Digest, MemberVersions, Role, Status, Verdict, facts_of};
+use crate::wire::{Control, decode, encode};
+use crate::{Address, Incarnation, Node, telemetry};
 
 /// A transport that listens.
 pub(super) struct Bound {
@@ -44,6 +46,10 @@ struct Life<'a> {
     published: Option<(Digest, bool, usize)>,
     /// Members that are gone, and with whom nobody should begin to talk any more.
     removed: Vec<Node>,
+    /// How many members run what, as the metrics were last told.
+    versions: BTreeMap<MemberVersions, u32>,
+    /// When it was last said that something could not be read.
+    unreadable_logged: Option<Moment>,
     ended: Option<Ending>,
 }
 
@@ -63,7 +69,8 @@ impl Driver {
             must_agree(settings),
             settings.membership.clone(),
             entropy(),
-        );
+        )
+        .with_facts(facts_of(Version::announced(), settings.version.as_deref()));
         membership.refuse_clusters_below(self.newest_cluster);
         if let Some(strategy) = &settings.downing
             && strategy.only_by_verdict()
@@ -111,6 +118,8 @@ impl Driver {
             warnings: Warnings::default(),
             published: None,
             removed: Vec::new(),
+            versions: BTreeMap::new(),
+            unreadable_logged: None,
             ended: None,
         };
         life.driver.messaging.attach(me.clone(), life.transport.clone());
@@ -218,14 +227,10 @@ impl Life<'_> {
     fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Send(to, message) => {
-                if let Some(frame) = encode(&message) {
-                    self.transport.control(&to.address, Some(to.incarnation), frame);
-                }
+                self.send(&to.address, Some(to.incarnation), &message);
             }
             Effect::Greet(to, message) => {
-                if let Some(frame) = encode(&message) {
-                    self.transport.control(&to, None, frame);
-                }
+                self.send(&to, None, &message);
             }
             Effect::Tell(event) => {
                 tracing::info!(node = %self.membership.me(), "{event}");
@@ -240,6 +245,16 @@ impl Life<'_> {
                 tokio::spawn(hand_over(hooks, limit, self.hand_over.clone()));
             }
             Effect::End(ending) => self.ended = Some(ending),
+        }
+    }
+
+    fn send(&self, to: &Address, only_to: Option<Incarnation>, message: &Control) {
+        if let Some(frame) = encode(message, self.transport.spoken_with(to)) {
+            self.transport.control(to, only_to, frame);
+        }
+        #[cfg(feature = "planted")]
+        if let Some(frame) = tenure_wire::surplus() {
+            self.transport.control(to, only_to, frame);
         }
     }
 
@@ -377,12 +392,12 @@ impl Life<'_> {
                 for frame in frames {
                     match decode(&frame) {
                         // Not of somebody who has a certificate and is no member.
-                        Some(Control::Posted(frame)) => {
+                        Ok(Control::Posted(frame)) => {
                             if self.membership.is_member(&from.node) {
                                 self.driver.messaging.posted(&from.node, &frame);
                             }
                         }
-                        Some(message) => {
+                        Ok(message) => {
                             let needs_proof = self.membership.needs_proof(&from.node, &message);
                             if !needs_proof || self.transport.has_proven(&from) {
                                 self.outside.received(&from.node.address, &message);
@@ -390,10 +405,7 @@ impl Life<'_> {
                             }
                         }
                         // A newer minor version may say things that this one does not know.
-                        None => {
-                            telemetry::unreadable();
-                            tracing::debug!(from = %from.node, "a control frame that is not understood");
-                        }
+                        Err(error) => self.count_unreadable(&from, &error),
                     }
                 }
             }
@@ -407,8 +419,8 @@ impl Life<'_> {
                     self.driver.messaging.gone(&gone);
                 }
             }
-            transport::Event::Data { from, frames } => {
-                self.driver.messaging.incoming(from.node.clone(), frames);
+            transport::Event::Data { frames, account, .. } => {
+                self.driver.messaging.incoming(account, frames);
             }
             transport::Event::Client(link) => self.driver.messaging.client(link),
             transport::Event::Down { link, why, unknown } => {
@@ -426,9 +438,23 @@ impl Life<'_> {
             transport::Event::Unsent { node, messages } => {
                 self.driver.messaging.unsent(&node, messages);
             }
+            transport::Event::Unsettled { node, messages } => {
+                self.driver.messaging.unsettled(&node, messages);
+            }
             transport::Event::Up(_)
             | transport::Event::Failed { .. }
             | transport::Event::Refused { .. } => {}
+        }
+    }
+
+    /// Counts a control message that was skipped, and says so now and then.
+    fn count_unreadable(&mut self, from: &Peer, error: &Unreadable) {
+        telemetry::unreadable(error);
+        let now = Moment::now();
+        if self.unreadable_logged.is_none_or(|at| now.since(at) >= LOG_AGAIN) {
+            self.unreadable_logged = Some(now);
+            let (node, version) = (&from.node, from.version);
+            tracing::warn!(%node, %version, "skipped a control message: {error}");
         }
     }
 
@@ -456,6 +482,7 @@ impl Life<'_> {
             let same = self.published.is_some_and(|(digest, ..)| digest == view.digest());
             self.published = Some(news);
             telemetry::view(view, me, up, self.membership.is_converged());
+            telemetry::versions(view, &mut self.versions);
             let (view, seen) = ((!same).then(|| Arc::new(view.clone())), Arc::new(seen.clone()));
             self.driver.state.send_modify(|state| {
                 state.view = view.or(state.view.take());
@@ -492,24 +519,25 @@ async fn refused(proof: &mut Option<watch::Receiver<Proof>>) {
     }
 }
 
-/// What every node must have the same, by name.
+/// What every node must have the same, by name, without what has its default: so a version that has a setting
+/// more agrees with one that does not know it, until somebody sets it.
 fn must_agree(settings: &crate::Settings) -> Arc<[(String, String)]> {
-    let name = |lease: &Option<Lease>, otherwise: &str| match lease {
-        Some(lease) => lease.name().map_or_else(|error| error.to_string(), ToString::to_string),
-        None => otherwise.into(),
+    let name = |lease: &Lease| match lease.name() {
+        Ok(name) => name.to_string(),
+        Err(error) => error.to_string(),
     };
-    let downing = settings.downing.as_ref().map_or("none".into(), |it| format!("{it:?}"));
-    let own = [
-        ("formation", name(&settings.formation, "the order of seeds")),
-        ("downing", downing),
-        ("arbitration", name(&settings.arbitration, "none")),
-    ];
-    let own = own.map(|(name, value)| (name.to_owned(), value));
-    own.into_iter().chain(settings.must_agree.clone()).collect()
+    let leases = [("formation", &settings.formation), ("arbitration", &settings.arbitration)];
+    let leases = leases
+        .into_iter()
+        .filter_map(|(what, lease)| Some((what.to_owned(), name(lease.as_ref()?))));
+    let downing = settings.downing.iter().flat_map(Strategy::written);
+    leases.chain(downing).chain(settings.must_agree.clone()).collect()
 }
 
 /// How long giving back a lease may take.
 const RELEASE: Duration = Duration::from_secs(3);
+/// How often it is said that something could not be read.
+const LOG_AGAIN: Duration = Duration::from_secs(60);
 /// How long the last words may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Orders and news about one lease; there are never more than a few.

@@ -8,8 +8,8 @@ use tenure_lease::Moment;
 
 use crate::Address;
 use crate::formation::{Formation, FormationObstacle};
-use crate::message::Control;
 use crate::transport::{self, Direction, Lane};
+use crate::wire::Control;
 
 /// What became of the attempts to reach each contact, and what was said about it.
 #[derive(Debug, Default)]

@@ -4,6 +4,9 @@ use tenure_lease::record::{Record, Version};
 use crate::Address;
 
 /// What stands in the formation lease's note, as JSON that people can read.
+///
+/// Fields are only added, with a meaning if they are absent. What an older version must not overlook
+/// raises the format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormationNote {
     /// The cluster that was formed last.
@@ -32,21 +35,39 @@ impl FormationNote {
     /// let note = br#"{"cluster":7,"contacts":["10.0.0.7:7400"],"member":9}"#;
     /// assert_eq!(FormationNote::parse(note)?.unwrap().member, Some(9));
     /// assert_eq!(FormationNote::parse(b"")?, None);
-    /// assert!(FormationNote::parse(b"of another version").is_err());
+    /// let newer = br#"{"format":2,"cluster":7,"contacts":[]}"#;
+    /// assert!(FormationNote::parse(newer).is_err());
     /// # Ok::<(), tenure_cluster::formation::UnreadableNote>(())
     /// ```
     pub fn parse(note: &[u8]) -> Result<Option<Self>, UnreadableNote> {
         match note {
             [] => Ok(None),
-            text => serde_json::from_slice(text).map(Some).map_err(|_| UnreadableNote),
+            text => {
+                let unreadable = |_| UnreadableNote;
+                let NoteFormat { format } = serde_json::from_slice(text).map_err(unreadable)?;
+                if format > FORMAT {
+                    return Err(UnreadableNote);
+                }
+                serde_json::from_slice(text).map(Some).map_err(unreadable)
+            }
         }
     }
 
     /// For the record.
     pub fn to_bytes(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_default() // Numbers and strings always serialise.
+        // Numbers and strings always serialise.
+        tenure_wire::plant_in_record(serde_json::to_vec(self).unwrap_or_default())
     }
 }
+
+/// All that is known about a note in another format; without a word about it, it is the first.
+#[derive(Deserialize)]
+struct NoteFormat {
+    #[serde(default)]
+    format: u32,
+}
+
+const FORMAT: u32 = 1;
 
 /// The note is not one that this version writes. A newer version may have written it, about a
 /// cluster that lives: it must not be taken for none, nor be replaced.
@@ -88,5 +109,35 @@ impl FormationSight {
     pub fn held_by_member(&self) -> bool {
         let member = self.note.as_ref().ok().and_then(Option::as_ref).and_then(|note| note.member);
         self.held && member == Some(self.term)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tenure_wire::samples;
+
+    use super::*;
+
+    #[test]
+    fn samples_can_be_read() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/records.txt");
+        let address = |text: &str| text.parse::<Address>().unwrap();
+        let note = FormationNote {
+            cluster: 1 << 50,
+            contacts: vec![address("10.0.0.7:7400"), address("10.0.0.8:7400")],
+            member: Some(9),
+            next: Some(address("10.0.0.9:7400")),
+            other: vec![address("10.0.1.7:7400")],
+        };
+        let least = FormationNote { member: None, next: None, other: Vec::new(), ..note.clone() };
+        let current = [&note, &least].map(|it| ("FormationNote".to_owned(), it.to_bytes()));
+        samples::check_bytes(&file, "FormationNote", current.into(), |bytes| {
+            match FormationNote::parse(bytes) {
+                Ok(Some(read)) if read == note || read == least => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        });
     }
 }

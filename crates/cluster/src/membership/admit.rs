@@ -9,9 +9,9 @@ use tenure_lease::Moment;
 use super::{Effect, Ending, Membership, Phase};
 use crate::Node;
 use crate::downing::Converged;
-use crate::message::{Control, Join, Refusal, State};
 use crate::settings::Rule;
 use crate::view::{Member, Status};
+use crate::wire::{Control, Join, Refusal, State};
 
 impl Membership {
     pub(super) fn ask_contacts(&mut self, now: Moment) {
@@ -85,7 +85,7 @@ impl Membership {
             self.raise(&node, Status::Down, now);
         }
         if let Some(view) = self.view_mut() {
-            view.set_member(from, Member::joining(join.roles.clone()));
+            view.set_member(from, Member::joining(join.roles.clone(), join.facts.clone()));
             self.tell_change(None, Some(Status::Joining), from.clone());
             self.changed(now);
             self.welcome(from, now);
@@ -175,7 +175,8 @@ impl Membership {
     }
 
     fn join_request(&self, proof: u64) -> Join {
-        Join { roles: self.roles.clone(), settings: Arc::clone(&self.must_agree), proof }
+        let (roles, facts) = (self.roles.clone(), self.facts.clone());
+        Join { roles, facts, settings: Arc::clone(&self.must_agree), proof }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::{Effect, Ending, Membership};
 use crate::Node;
-use crate::message::Control;
+use crate::wire::Control;
 
 impl Membership {
     /// Whether this node is among the members, whatever its status.

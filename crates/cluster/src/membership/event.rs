@@ -23,7 +23,7 @@ pub enum Ending {
     OtherCluster(u64),
     /// The cluster does not let it in.
     #[error("the cluster refused it: {0}")]
-    Refused(crate::message::Refusal),
+    Refused(crate::wire::Refusal),
     /// This machine or a store of its leases could not do something, or the node's thread panicked:
     /// what, in a sentence.
     #[error("it failed: {0}")]

@@ -6,8 +6,8 @@ use tenure_lease::Moment;
 
 use super::{Effect, Membership, Phase};
 use crate::Node;
-use crate::message::{Control, Seen, State, Summary};
 use crate::view::Status;
+use crate::wire::{Control, Seen, State, Summary};
 
 impl Membership {
     /// Exchanges summaries with somebody.

@@ -7,10 +7,10 @@ use tenure_lease::Moment;
 
 use super::{Effect, Membership};
 use crate::Node;
-use crate::message::Control;
 use crate::reachability::Observed;
 use crate::settings::Rule;
 use crate::view::{Row, Status};
+use crate::wire::Control;
 
 impl Membership {
     pub(super) fn heartbeat(&mut self, now: Moment) {

@@ -23,26 +23,29 @@ pub struct DeadLetter {
     pub receiver: Option<Arc<str>>,
     /// For which entity, if the receiver is a region of a kind of entities and that is known.
     pub id: Option<Arc<str>>,
-    /// How many. What a cut took includes questions and answers.
+    /// How many, at most. What a cut took, or a process that is gone, includes questions and answers.
     pub count: u64,
     /// Why.
     pub why: Lost,
+    /// What the receiver said of them, if it could not read them: `sent Cart@2, expected Cart@1`.
+    pub detail: Option<Arc<str>>,
 }
 
 impl DeadLetter {
     /// Of messages that a lane lost, whatever they were.
     pub(super) fn cut(to: &Node, count: u64, why: Lost) -> Self {
-        Self { to: to.clone(), receiver: None, id: None, count, why }
+        Self { to: to.clone(), receiver: None, id: None, count, why, detail: None }
     }
 }
 
 impl std::fmt::Display for DeadLetter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { to, receiver, id, count, why } = self;
+        let Self { to, receiver, id, count, why, detail } = self;
         let receiver = receiver.as_deref().unwrap_or("any receiver");
         write!(f, "{count} messages for {receiver}")?;
         id.iter().try_for_each(|id| write!(f, ", entity {id:?},"))?;
-        write!(f, " on {to}: {why}")
+        write!(f, " on {to}: {why}")?;
+        detail.iter().try_for_each(|detail| write!(f, ": {detail}"))
     }
 }
 
@@ -57,11 +60,16 @@ pub enum Lost {
     #[error("the receiver does not keep up")]
     Full,
     /// The receiver could not read them.
-    #[error("the receiver cannot read them; does it expect another type?")]
+    #[error("the receiver cannot read them")]
     Unreadable,
     /// Their connection was cut. They may or may not have arrived.
     #[error("the connection was cut; they may or may not have arrived")]
     Cut,
+    /// They had arrived at a process that is gone, and it has not said what became of them: they may or
+    /// may not have been handled. Counts what was told; a part may be questions and answers that the process
+    /// had not looked at.
+    #[error("they had arrived at a node that is gone; they may or may not have been handled")]
+    Unknown,
     /// They never left this node: the other is no longer a member.
     #[error("they never left: the node is gone")]
     Unsent,
@@ -84,6 +92,7 @@ impl Lost {
             Self::Full => "full",
             Self::Unreadable => "unreadable",
             Self::Cut => "cut",
+            Self::Unknown => "unknown",
             Self::Unsent => "unsent",
             Self::Unfinished => "unfinished",
             Self::Late => "late",

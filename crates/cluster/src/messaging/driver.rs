@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use tenure_wire::Version;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 use tokio::time::timeout;
@@ -20,6 +21,7 @@ use self::ask::Asks;
 use self::holds::Holds;
 pub(super) use self::overflow::Excess;
 use super::mailbox::{Entry, Mailbox, Refused, Why};
+use super::unreadable::one_line;
 use super::wire::{self, Back, Head};
 use super::{
     CodecError, DeadLetter, DeadLetters, Lost, Message, NotDone, ReceiverError, Reply, Unknown,
@@ -28,8 +30,10 @@ use super::{
 use crate::Node;
 use crate::clients::{self, ALL_REQUESTS, ClientLink, Gates};
 use crate::cluster::State;
-use crate::message::{Control, encode};
-use crate::transport::{Closed, DataLane, Frames, SendError, Transport, TransportSettings};
+use crate::transport::{
+    Closed, DataLane, Frames, SendError, SenderAccount, Transport, TransportSettings,
+};
+use crate::wire::{Control, encode};
 
 /// For how long a full mailbox may make others wait when nothing is taken from it.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -131,8 +135,12 @@ impl Messaging {
     }
 
     /// A node begins to send.
-    pub(crate) fn incoming(self: &Arc<Self>, from: Node, batches: mpsc::Receiver<Frames>) {
-        self.runtime.spawn(read::read(self.clone(), from, batches));
+    pub(crate) fn incoming(
+        self: &Arc<Self>,
+        account: Arc<SenderAccount>,
+        batches: mpsc::Receiver<Frames>,
+    ) {
+        self.runtime.spawn(read::read(self.clone(), account, batches));
     }
 
     /// A client begins to talk.
@@ -163,6 +171,20 @@ impl Messaging {
     pub(crate) fn unsent(&self, node: &Node, count: u64) {
         self.asks.cut(Some(node));
         self.dead(DeadLetter::cut(node, count, Lost::Unsent));
+    }
+
+    /// Messages that a process had in its memory when it was gone.
+    pub(crate) fn unsettled(&self, node: &Node, count: u64) {
+        self.dead(DeadLetter::cut(node, count, Lost::Unknown));
+    }
+
+    /// So many messages of this node came back from another, or were refused there.
+    pub(super) fn take_back(&self, from: &Node, count: u64) {
+        if !self.is_me(from)
+            && let Ok(lane) = self.lane(from)
+        {
+            lane.take_back(count);
+        }
     }
 
     /// A node is no more.
@@ -237,13 +259,20 @@ impl Messaging {
         }
     }
 
-    fn is_me(&self, node: &Node) -> bool {
+    pub(super) fn is_me(&self, node: &Node) -> bool {
         let attached = self.attached.read().unwrap_or_else(PoisonError::into_inner);
         attached.as_ref().is_some_and(|attached| attached.me == *node)
     }
 
     fn lane(&self, node: &Node) -> Result<DataLane, NotDone> {
         Ok(self.transport_to(node)?.data(node))
+    }
+
+    /// The version of the protocol that is spoken with a node, or what every node understands.
+    pub(crate) fn spoken_with(&self, node: &Node) -> Version {
+        let attached = self.attached.read().unwrap_or_else(PoisonError::into_inner);
+        let transport = attached.as_ref().map(|attached| &attached.transport);
+        transport.map_or(Version::FIRST, |transport| transport.spoken_with(&node.address))
     }
 
     fn transport_to(&self, node: &Node) -> Result<Arc<Transport>, NotDone> {
@@ -289,7 +318,7 @@ impl Messaging {
         if let Entry::Own { mut reply, .. } = refused.entry {
             reply.take(); // The caller is told right here.
         }
-        not_done(refused.why.into(), &mailbox.name)
+        not_done(refused.why.into(), &mailbox.name, String::new)
     }
 
     /// A receiver of the same type gets the message as it is. One of another type gets its bytes, as
@@ -352,7 +381,18 @@ impl Messaging {
 
     fn post_frame(&self, node: &Node, frame: Vec<u8>) -> Result<(), NotDone> {
         let transport = self.transport_to(node)?;
-        let Some(frame) = encode(&Control::Posted(frame)) else {
+        #[cfg(feature = "planted")]
+        if let (Some(surplus), Head::To { kind, name }) =
+            (tenure_wire::surplus(), wire::head(&frame))
+        {
+            let mut unknown = Vec::new();
+            wire::put_to(&mut unknown, kind, name);
+            unknown.extend(surplus);
+            let posted = encode(&Control::Posted(unknown), transport.spoken_with(&node.address));
+            posted.map(|it| transport.control(&node.address, Some(node.incarnation), it));
+        }
+        let Some(frame) = encode(&Control::Posted(frame), transport.spoken_with(&node.address))
+        else {
             return Err(NotDone::Encoding(CodecError::new("it cannot be posted")));
         };
         let (len, max) = (frame.len(), self.control_frame_max);
@@ -390,8 +430,8 @@ impl Messaging {
     ) {
         telemetry::refused(why, count);
         let back = match ask {
-            Some(ask) => Back::Refused { ask, why },
-            None => Back::Dead { why, count, name: name.as_bytes(), id: &[] },
+            Some(ask) => Back::Refused { ask, why, detail: &[] },
+            None => Back::Dead { why, count, name: name.as_bytes(), id: &[], detail: &[] },
         };
         self.back(from, back);
     }
@@ -400,14 +440,14 @@ impl Messaging {
     pub(super) fn refuse_told(self: &Arc<Self>, from: &Node, name: &str, id: &str, why: Lost) {
         telemetry::refused(why, 1);
         let (name, id) = (name.as_bytes(), id.as_bytes());
-        self.back(from, Back::Dead { why, count: 1, name, id });
+        self.back(from, Back::Dead { why, count: 1, name, id, detail: &[] });
     }
 
     /// The same for all of an entry.
     pub(super) fn refuse_entry(self: &Arc<Self>, name: &str, entry: Entry, why: Lost) {
         match entry {
             Entry::Own { reply, .. } => self.refuse_own(name, reply, why),
-            Entry::Frames { from, mut frames, .. } => {
+            Entry::Frames { from, mut frames, account, .. } => {
                 let mut tells = 0;
                 while let Some(delivered) =
                     frames.read_next(|frame| wire::delivered(frame).map(|message| message.ask))
@@ -418,10 +458,27 @@ impl Messaging {
                     }
                 }
                 if tells > 0 {
-                    self.refuse(&from, name, None, tells, why);
+                    self.refuse_tells(&from, account.as_deref(), name, tells, why);
                 }
             }
         }
+    }
+
+    /// The same for some that were told, or posted: of those nobody hears.
+    pub(super) fn refuse_tells(
+        self: &Arc<Self>,
+        from: &Node,
+        account: Option<&SenderAccount>,
+        name: &str,
+        count: u64,
+        why: Lost,
+    ) {
+        match account {
+            Some(account) => account.give_back(count),
+            None if self.is_me(from) => {}
+            None => return telemetry::refused(why, count),
+        }
+        self.refuse(from, name, None, count, why);
     }
 
     pub(super) fn refuse_own(self: &Arc<Self>, name: &str, mut reply: Reply, why: Lost) {
@@ -467,14 +524,19 @@ impl Messaging {
         match back {
             Back::Answer { ask, body } => self.asks.end(from, ask, Ok(body.to_vec())),
             Back::Unanswered { ask } => self.asks.end(from, ask, Err(Unknown::Unanswered.into())),
-            Back::Refused { ask, why } => {
-                self.asks.end_with(from, ask, |name| Err(not_done(why, name).into()));
+            Back::Refused { ask, why, detail } => {
+                let detail =
+                    || format!("{} (on {from})", one_line(&String::from_utf8_lossy(detail)));
+                self.asks.end_with(from, ask, |name| Err(not_done(why, name, detail).into()));
             }
-            Back::Dead { why, count, name, id } => {
+            Back::Dead { why, count, name, id, detail } => {
+                self.take_back(from, count);
                 let text = |bytes| -> Arc<str> { String::from_utf8_lossy(bytes).as_ref().into() };
                 let (to, receiver) = (from.clone(), Some(text(name)));
                 let id = (!id.is_empty()).then(|| text(id));
-                self.dead(DeadLetter { to, receiver, id, count, why });
+                let detail = one_line(&String::from_utf8_lossy(detail));
+                let detail = (!detail.is_empty()).then(|| detail.into());
+                self.dead(DeadLetter { to, receiver, id, count, why, detail });
             }
         }
     }
@@ -504,15 +566,18 @@ async fn put(mailbox: &Mailbox, entry: Entry) -> Result<(), Refused> {
     }
 }
 
-fn not_done(why: Lost, name: &Arc<str>) -> NotDone {
+fn not_done(why: Lost, name: &Arc<str>, detail: impl FnOnce() -> String) -> NotDone {
     match why {
         Lost::Full => NotDone::Full,
-        Lost::Unreadable => NotDone::Unreadable(name.clone()),
+        Lost::Unreadable => NotDone::Unreadable { receiver: name.clone(), detail: detail().into() },
         Lost::NoSuchReceiver => NotDone::NoSuchReceiver(name.clone()),
         // A question that was begun is not refused: its reply, dropped, says that it is unknown.
-        Lost::Cut | Lost::Unsent | Lost::Unfinished | Lost::Late | Lost::Refused => {
-            NotDone::Refused(name.clone())
-        }
+        Lost::Cut
+        | Lost::Unknown
+        | Lost::Unsent
+        | Lost::Unfinished
+        | Lost::Late
+        | Lost::Refused => NotDone::Refused(name.clone()),
     }
 }
 

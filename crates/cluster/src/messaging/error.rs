@@ -36,9 +36,15 @@ pub enum NotDone {
     /// There is no receiver of this name on the node.
     #[error("not done: nobody there is called {0:?}")]
     NoSuchReceiver(Arc<str>),
-    /// The receiver could not read it: it expects another type, or an older version of it.
-    #[error("not done: the receiver {0:?} cannot read it; does it expect another type?")]
-    Unreadable(Arc<str>),
+    /// The receiver could not read it: it expects another type, or another version of it.
+    #[error("not done: the receiver {receiver:?} cannot read it: {detail}")]
+    Unreadable {
+        /// The receiver's name.
+        receiver: Arc<str>,
+        /// What it said: for the most part the name and version that were sent, and those that it
+        /// expects, `sent Cart@2, expected Cart@1`, and on which node.
+        detail: Arc<str>,
+    },
     /// The other node, of a newer version, refused it for a reason that this one does not know.
     #[error("not done: the receiver {0:?} refused it")]
     Refused(Arc<str>),

@@ -13,7 +13,7 @@ use super::driver::Excess;
 use super::{Lost, Reply, telemetry};
 use crate::Node;
 use crate::telemetry::Depth;
-use crate::transport::Frames;
+use crate::transport::{Frames, SenderAccount};
 
 #[derive(Debug)]
 pub(crate) struct Mailbox {
@@ -54,6 +54,8 @@ pub(crate) enum Entry {
     Frames {
         from: Node,
         frames: Frames,
+        /// Where they count, if they were told on the data lane.
+        account: Option<Arc<SenderAccount>>,
         /// It was told beyond the mailbox's room, and counts as that while it is here.
         excess: Option<Excess>,
     },
@@ -63,7 +65,13 @@ pub(crate) enum Entry {
 
 impl Entry {
     pub(crate) fn frames(from: Node, frames: Frames) -> Self {
-        Self::Frames { from, frames, excess: None }
+        Self::Frames { from, frames, account: None, excess: None }
+    }
+
+    /// What a node told on the data lane.
+    pub(crate) fn told(account: &Arc<SenderAccount>, frames: Frames) -> Self {
+        let (from, account) = (account.node().clone(), Some(account.clone()));
+        Self::Frames { from, frames, account, excess: None }
     }
 
     fn size(&self) -> (usize, usize) {

@@ -3,11 +3,15 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tenure_lease::Moment;
 
 use super::mailbox::{Entry, Mailbox};
 use super::message::decode;
+use super::unreadable::UnreadableLog;
 use super::wire::{self, Back};
-use super::{Ask, CodecError, DeadLetter, Lost, Message, Messaging, NotDone, ReceiverError};
+use super::{
+    Ask, CodecError, DeadLetter, Lost, Message, Messaging, NotDone, Origin, ReceiverError,
+};
 use crate::{Cluster, Node};
 
 impl Cluster {
@@ -43,7 +47,10 @@ impl Cluster {
         let Received { from, mut reply, .. } = received;
         match reply.take() {
             Some((node, ask)) => self.messaging().refuse(&node, receiver, Some(ask), 1, why),
-            None => self.messaging().refuse_told(&from, receiver, id.unwrap_or_default(), why),
+            None => {
+                reply.take_origin().give_back();
+                self.messaging().refuse_told(&from, receiver, id.unwrap_or_default(), why);
+            }
         }
     }
 
@@ -60,6 +67,7 @@ pub struct Receiver<M> {
     mailbox: Arc<Mailbox>,
     /// Taken from the mailbox, and not yet given out.
     hand: Option<Entry>,
+    unreadable: UnreadableLog,
     _messages: PhantomData<fn() -> M>,
 }
 
@@ -86,7 +94,8 @@ impl<M: Message> Receiver<M> {
         let mailbox = Arc::new(Mailbox::new(name.into(), TypeId::of::<M>(), room.max(1)));
         messaging.add_receiver(mailbox.clone())?;
         let messaging = messaging.clone();
-        Ok(Self { messaging, mailbox, hand: None, _messages: PhantomData })
+        let unreadable = UnreadableLog::default();
+        Ok(Self { messaging, mailbox, hand: None, unreadable, _messages: PhantomData })
     }
 
     /// Its name.
@@ -97,6 +106,11 @@ impl<M: Message> Receiver<M> {
     /// Says that messages of this node, which came back to this receiver, are lost.
     pub fn dead_letter(&self, letter: DeadLetter) {
         self.messaging.dead(letter);
+    }
+
+    /// A message of this node came back to this receiver from a node that has given its [`Origin`] back.
+    pub fn take_back(&self, from: &Node) {
+        self.messaging.take_back(from, 1);
     }
 
     /// The next message; `None` when this node is out of the cluster for good. Dropping the future
@@ -158,7 +172,7 @@ impl<M: Message> Receiver<M> {
     fn next_in_hand(&mut self) -> Option<Received<M>> {
         loop {
             match self.hand.as_mut()? {
-                Entry::Frames { from, frames, .. } => {
+                Entry::Frames { from, frames, account, .. } => {
                     let next = frames.read_next(|frame| {
                         let delivered = wire::delivered(frame)?;
                         Some((delivered.ask, decode::<M>(delivered.body)))
@@ -169,12 +183,12 @@ impl<M: Message> Receiver<M> {
                         Some(None) => {}
                         Some(Some((ask, Ok(message)))) => {
                             let reply = match ask {
-                                None => Reply::nobody(),
+                                None => Reply::told(account.as_ref().map(Origin::new)),
                                 Some(ask) => Reply::to(&self.messaging, from.clone(), ask),
                             };
                             return Some(Received { message, from: from.clone(), reply });
                         }
-                        Some(Some((ask, Err(error)))) => self.unreadable(ask, &error),
+                        Some(Some((ask, Err(error)))) => self.refuse_unreadable(ask, &error),
                     }
                 }
                 Entry::Own { .. } => {
@@ -194,10 +208,11 @@ impl<M: Message> Receiver<M> {
     }
 
     #[cold]
-    fn unreadable(&self, ask: Option<u64>, error: &CodecError) {
-        let Some(Entry::Frames { from, .. }) = &self.hand else { return };
-        tracing::warn!(receiver = %self.mailbox.name, %from, "a message cannot be read: {error}");
-        self.messaging.refuse(from, &self.mailbox.name, ask, 1, Lost::Unreadable);
+    fn refuse_unreadable(&mut self, ask: Option<u64>, error: &CodecError) {
+        let Some(Entry::Frames { from, account, .. }) = &self.hand else { return };
+        let name = &self.mailbox.name;
+        let detail = self.unreadable.note(Moment::now(), name, from, error);
+        self.messaging.refuse_unreadable(from, account.as_deref(), name, ask, &detail);
     }
 }
 
@@ -212,14 +227,23 @@ impl<M> Drop for Receiver<M> {
     }
 }
 
-/// The way back to whoever asked.
+/// The way back to whoever asked, or told.
+///
+/// Of what was told, it says when it is dropped that the message is handled: see [`Origin`].
 ///
 /// Dropped without an answer, it tells so: the asker learns at once that no answer will come
 /// ([`Unknown::Unanswered`](super::Unknown::Unanswered)). That is *unknown* and not *not done*,
 /// because the receiver had the question in its hands, and nobody else can say how far it got.
 #[derive(Debug)]
 #[must_use = "dropping it tells the asker that there will be no answer"]
-pub struct Reply(Option<Box<Asker>>);
+pub struct Reply(ReplyTo);
+
+#[derive(Debug)]
+enum ReplyTo {
+    /// Nobody waits.
+    Told(Origin),
+    Asked(Box<Asker>),
+}
 
 #[derive(Debug)]
 struct Asker {
@@ -228,31 +252,78 @@ struct Asker {
     ask: u64,
 }
 
+impl From<Origin> for Reply {
+    fn from(origin: Origin) -> Self {
+        Self::told(Some(origin))
+    }
+}
+
 impl Reply {
     /// Of what was told: nobody waits.
     pub fn nobody() -> Self {
-        Self(None)
+        Self::told(None)
+    }
+
+    #[inline]
+    pub(crate) fn told(origin: Option<Origin>) -> Self {
+        Self(ReplyTo::Told(origin.unwrap_or_default()))
     }
 
     pub(crate) fn to(messaging: &Arc<Messaging>, node: Node, ask: u64) -> Self {
-        Self(Some(Box::new(Asker { messaging: messaging.clone(), node, ask })))
+        Self(ReplyTo::Asked(Box::new(Asker { messaging: messaging.clone(), node, ask })))
     }
 
     /// Whether somebody asked.
     pub fn is_wanted(&self) -> bool {
-        self.0.as_ref().is_some_and(|asker| asker.ask & wire::RECEIPT == 0)
+        self.asker().is_some_and(|asker| asker.ask & wire::RECEIPT == 0)
     }
 
     /// Whether somebody waits: for an answer, or to hear that what was told was handled.
+    #[inline]
     pub fn is_awaited(&self) -> bool {
-        self.0.is_some()
+        matches!(self.0, ReplyTo::Asked(_))
+    }
+
+    /// The node of whoever asked, or told; `None` if it was told on this one.
+    pub fn node(&self) -> Option<&Node> {
+        match &self.0 {
+            ReplyTo::Told(origin) => origin.node(),
+            ReplyTo::Asked(asker) => Some(&asker.node),
+        }
+    }
+
+    /// Of what was told and not asked: takes along what says that it is handled.
+    #[inline]
+    pub fn take_origin(&mut self) -> Origin {
+        match &mut self.0 {
+            ReplyTo::Told(origin) => std::mem::take(origin),
+            ReplyTo::Asked(_) => Origin::default(),
+        }
+    }
+
+    #[inline]
+    fn asker(&self) -> Option<&Asker> {
+        match &self.0 {
+            ReplyTo::Told(_) => None,
+            ReplyTo::Asked(asker) => Some(asker),
+        }
+    }
+
+    fn take_asker(&mut self) -> Option<Box<Asker>> {
+        match std::mem::replace(&mut self.0, ReplyTo::Told(Origin::default())) {
+            ReplyTo::Asked(asker) => Some(asker),
+            told @ ReplyTo::Told(_) => {
+                self.0 = told;
+                None
+            }
+        }
     }
 
     /// Of what was told and not asked: how to say that it was handled, if somebody waits for that.
     #[inline]
     pub fn take_receipt(&mut self) -> Option<Receipt> {
         match self.is_awaited() && !self.is_wanted() {
-            true => Some(Receipt(Self(self.0.take()))),
+            true => self.take_asker().map(|asker| Receipt(Self(ReplyTo::Asked(asker)))),
             false => None,
         }
     }
@@ -260,26 +331,29 @@ impl Reply {
     /// Answers the question `Q`, after waiting for room on the way back if need be. Does nothing if
     /// nobody asked. An error means that the asker will not get this answer.
     pub async fn answer<Q: Ask>(mut self, reply: Q::Reply) -> Result<(), NotDone> {
-        let Some(asker) = self.0.as_ref() else {
+        let Some(asker) = self.asker() else {
             return Ok(());
         };
         let sent = asker.messaging.answer(&asker.node, asker.ask, reply).await;
         if sent.is_ok() {
-            self.0 = None; // Nothing more to tell.
+            self.take_asker(); // Nothing more to tell.
         }
         sent
     }
 
     /// Says that the question was not handled. Only its mailbox may say that.
     pub(crate) fn take(&mut self) -> Option<(Node, u64)> {
-        self.0.take().map(|asker| (asker.node, asker.ask))
+        self.take_asker().map(|asker| (asker.node, asker.ask))
     }
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        if let Some(asker) = self.0.take() {
-            asker.messaging.back(&asker.node, Back::Unanswered { ask: asker.ask });
+        match std::mem::replace(&mut self.0, ReplyTo::Told(Origin::default())) {
+            ReplyTo::Told(origin) => origin.settle(),
+            ReplyTo::Asked(asker) => {
+                asker.messaging.back(&asker.node, Back::Unanswered { ask: asker.ask });
+            }
         }
     }
 }
@@ -292,7 +366,7 @@ pub struct Receipt(Reply);
 impl Receipt {
     /// It was handled.
     pub fn handled(mut self) {
-        if let Some(asker) = self.0.0.take() {
+        if let Some(asker) = self.0.take_asker() {
             asker.messaging.back(&asker.node, Back::Answer { ask: asker.ask, body: &[] });
         }
     }

@@ -2,6 +2,8 @@ use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tenure_wire::Version;
+
 use super::driver::Route;
 use super::message::{append, encode};
 use super::wire::{self, TELL, TRY};
@@ -27,6 +29,12 @@ impl Cluster {
     /// [`TransportSettings::data_frame_max`](crate::transport::TransportSettings::data_frame_max).
     pub fn data_frame_max(&self) -> usize {
         self.messaging().frame_max
+    }
+
+    /// The version of the protocol that is spoken with a node; as long as that is not known, the first, which
+    /// every node understands.
+    pub fn spoken_with(&self, node: &Node) -> Version {
+        self.messaging().spoken_with(node)
     }
 
     /// What becomes of messages that were sent and then lost, from now on.

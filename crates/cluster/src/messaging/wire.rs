@@ -5,9 +5,9 @@
 //! | tell, try | the receiver's name (a length of one byte, and that many), the message |
 //! | ask | the receiver's name, the question's number (8 bytes; the highest bit says that it is told, and only a receipt is expected), the message |
 //! | answer | the question's number, the answer |
-//! | refused | the question's number, why |
+//! | refused | the question's number, why, what the receiver said of it if it could not read it |
 //! | unanswered | the question's number |
-//! | dead | why, how many (8 bytes), the receiver's name, the entity's id if there is one |
+//! | dead | why, how many (8 bytes), the receiver's name, the entity's id (a length of two bytes, 0 if there is none, and that many), what the receiver said of them |
 //! | hold, release | the receiver's name; these are posted |
 //!
 //! Numbers are little-endian. Kinds that are not known are for a newer version.
@@ -55,6 +55,8 @@ pub(crate) enum Back<'a> {
     Refused {
         ask: u64,
         why: Lost,
+        /// What the receiver said of it, or nothing.
+        detail: &'a [u8],
     },
     Unanswered {
         ask: u64,
@@ -65,6 +67,8 @@ pub(crate) enum Back<'a> {
         count: u64,
         name: &'a [u8],
         id: &'a [u8],
+        /// What the receiver said of them, or nothing.
+        detail: &'a [u8],
     },
 }
 
@@ -96,13 +100,18 @@ fn back(kind: u8, rest: &[u8]) -> Option<Back<'_>> {
     if kind == DEAD {
         let (&why, rest) = rest.split_first()?;
         let (count, rest) = number(rest)?;
-        let (name, id) = name(rest)?;
-        return Some(Back::Dead { why: lost(why), count, name, id });
+        let (name, rest) = name(rest)?;
+        let (len, rest) = rest.split_first_chunk()?;
+        let (id, detail) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
+        return Some(Back::Dead { why: lost(why), count, name, id, detail });
     }
     let (ask, body) = number(rest)?;
     Some(match kind {
         ANSWER => Back::Answer { ask, body },
-        REFUSED => Back::Refused { ask, why: lost(*body.first()?) },
+        REFUSED => {
+            let (&why, detail) = body.split_first()?;
+            Back::Refused { ask, why: lost(why), detail }
+        }
         _ => Back::Unanswered { ask },
     })
 }
@@ -136,17 +145,22 @@ pub(crate) fn put_back(out: &mut Vec<u8>, back: Back<'_>) {
             put_numbered(out, ANSWER, ask);
             out.extend_from_slice(body);
         }
-        Back::Refused { ask, why } => {
+        Back::Refused { ask, why, detail } => {
             put_numbered(out, REFUSED, ask);
             out.push(code(why));
+            out.extend_from_slice(detail);
         }
         Back::Unanswered { ask } => put_numbered(out, UNANSWERED, ask),
-        Back::Dead { why, count, name, id } => {
+        Back::Dead { why, count, name, id, detail } => {
             out.extend_from_slice(&[DEAD, code(why)]);
             out.extend_from_slice(&count.to_le_bytes());
             out.push(name.len() as u8);
             out.extend_from_slice(name);
+            // Never cut: an id is much shorter.
+            let id = &id[..id.len().min(u16::MAX.into())];
+            out.extend_from_slice(&(id.len() as u16).to_le_bytes());
             out.extend_from_slice(id);
+            out.extend_from_slice(detail);
         }
     }
 }
@@ -175,7 +189,7 @@ fn code(why: Lost) -> u8 {
         Lost::Unreadable => 3,
         Lost::Unfinished => 4,
         Lost::Late => 5,
-        Lost::Cut | Lost::Unsent | Lost::Refused => 0,
+        Lost::Cut | Lost::Unknown | Lost::Unsent | Lost::Refused => 0,
     }
 }
 
@@ -194,7 +208,10 @@ const NUMBER: usize = 8;
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use proptest::prelude::*;
+    use tenure_wire::samples;
 
     use super::*;
 
@@ -214,10 +231,17 @@ mod tests {
 
         for back in [
             Back::Answer { ask: 1, body: b"x" },
-            Back::Refused { ask: 2, why: Lost::Full },
+            Back::Refused { ask: 2, why: Lost::Full, detail: b"" },
+            Back::Refused { ask: 2, why: Lost::Unreadable, detail: b"sent A@2" },
             Back::Unanswered { ask: u64::MAX },
-            Back::Dead { why: Lost::Unreadable, count: 3, name: b"counter", id: b"" },
-            Back::Dead { why: Lost::Unfinished, count: 1, name: b"carts", id: b"7" },
+            Back::Dead {
+                why: Lost::Unreadable,
+                count: 3,
+                name: b"counter",
+                id: b"",
+                detail: b"sent A@2",
+            },
+            Back::Dead { why: Lost::Unfinished, count: 1, name: b"carts", id: b"7", detail: b"" },
         ] {
             out.clear();
             put_back(&mut out, back);
@@ -232,6 +256,47 @@ mod tests {
         }
     }
 
+    /// Each kind has one form for ever; another form is another kind.
+    #[test]
+    fn samples_can_be_read() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/data.txt");
+        let mut current = Vec::new();
+        let mut put = |name: &str, put: &dyn Fn(&mut Vec<u8>)| {
+            let mut frame = Vec::new();
+            put(&mut frame);
+            current.push((format!("Data::{name}"), frame));
+        };
+        for (name, kind) in [("Tell", TELL), ("Try", TRY), ("Hold", HOLD), ("Release", RELEASE)] {
+            put(name, &|out| put_to(out, kind, b"counter"));
+        }
+        put("Ask", &|out| put_ask(out, b"counter", RECEIPT | 7));
+        put("Answer", &|out| put_back(out, Back::Answer { ask: 7, body: b"x" }));
+        put("Refused", &|out| {
+            put_back(out, Back::Refused { ask: 7, why: Lost::Full, detail: b"why" })
+        });
+        put("Unanswered", &|out| put_back(out, Back::Unanswered { ask: 7 }));
+        let dead =
+            Back::Dead { why: Lost::Late, count: 3, name: b"carts", id: b"7", detail: b"why" };
+        put("Dead", &|out| put_back(out, dead));
+        samples::check_bytes(&file, "Data", current, |frame| match head(frame) {
+            Head::To { kind, name: b"counter" } if [TELL, TRY, ASK].contains(&kind) => {
+                let ask = (kind == ASK).then_some(RECEIPT | 7);
+                match delivered(frame) {
+                    Some(Delivered { ask: read, body: b"" }) if read == ask => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            }
+            Head::Hold(b"counter") | Head::Release(b"counter") => Ok(()),
+            Head::Back(
+                Back::Answer { ask: 7, body: b"x" }
+                | Back::Refused { ask: 7, why: Lost::Full, detail: b"why" }
+                | Back::Unanswered { ask: 7 },
+            ) => Ok(()),
+            Head::Back(back) if back == dead => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+    }
+
     #[test]
     fn kinds_of_a_newer_version_are_others() {
         assert_eq!(head(&[99, 1, 2, 3]), Head::Other);
@@ -239,7 +304,7 @@ mod tests {
         // A reason that is not known is a refusal nevertheless.
         assert_eq!(
             head(&[REFUSED, 1, 0, 0, 0, 0, 0, 0, 0, 200]),
-            Head::Back(Back::Refused { ask: 1, why: Lost::Refused })
+            Head::Back(Back::Refused { ask: 1, why: Lost::Refused, detail: b"" })
         );
     }
 

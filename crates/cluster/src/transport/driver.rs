@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use socket2::SockRef;
 use tenure_lease::Moment;
+use tenure_wire::Version;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -72,6 +73,8 @@ struct Shared {
     data: Mutex<HashMap<Node, Arc<DataLink>>>,
     incoming: Mutex<Incoming>,
     claims: Mutex<Claims>,
+    /// What was agreed with whoever was at an address last.
+    spoken: Mutex<HashMap<Address, Version>>,
     /// How many connections clients have.
     clients: AtomicUsize,
     renewals: watch::Sender<Renewal>,
@@ -155,6 +158,7 @@ impl Transport {
             data: Mutex::default(),
             incoming: Mutex::default(),
             claims: Mutex::default(),
+            spoken: Mutex::default(),
             clients: AtomicUsize::new(0),
             renewals: watch::Sender::default(),
             log: Mutex::default(),
@@ -202,6 +206,12 @@ impl Transport {
         shared.with_control_link(address, |link| link.push(Moment::now(), only_to, frame))
     }
 
+    /// The version of the protocol that is spoken with whoever is at an address; as long as that is not known,
+    /// what everybody understands.
+    pub fn spoken_with(&self, address: &Address) -> Version {
+        lock(&self.shared.spoken).get(address).copied().unwrap_or(Version::FIRST)
+    }
+
     /// Whether a node that sent something was found at its address, under its name, when this node
     /// dialed it: whoever dials this node only claims an address.
     pub fn has_proven(&self, peer: &Peer) -> bool {
@@ -238,6 +248,7 @@ impl Transport {
     /// Closes the control link to an address: no process there is a member any more.
     pub fn forget_address(&self, address: &Address) {
         lock(&self.shared.claims).forget(address);
+        lock(&self.shared.spoken).remove(address);
         if let Some(link) = lock(&self.shared.control).remove(address) {
             link.stop();
         }
@@ -310,6 +321,20 @@ impl Shared {
             tasks.spawn_on(task, handle);
         }
         open
+    }
+
+    /// Remembers what is spoken with a peer. Whoever has a certificate can claim any address: with too many of
+    /// them, those that this node has no control link to are forgotten.
+    fn remember_spoken(&self, peer: &Peer) {
+        let (address, max) = (&peer.node.address, self.settings.connections_max);
+        let mut spoken = lock(&self.spoken);
+        if spoken.len() >= max && !spoken.contains_key(address) {
+            let links = lock(&self.control);
+            spoken.retain(|address, _| links.contains_key(address));
+        }
+        if spoken.len() < max || spoken.contains_key(address) {
+            spoken.insert(address.clone(), peer.version);
+        }
     }
 
     /// Does something with the control link to an address, which is made if need be; false if there

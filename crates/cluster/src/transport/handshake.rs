@@ -5,46 +5,18 @@
 //! ```
 //!
 //! The part up to the version, and a refusal's text after it, stay as they are in every version to
-//! come, so that two nodes that share no version can still tell each other why they part. Within a
-//! major version fields are only ever added at the end, and what a reader does not know it ignores.
+//! come, so that two nodes that share no version can still tell each other why they part. How the
+//! rest may change within a major version: [`tenure_wire`].
 
 use std::fmt;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+pub use tenure_wire::Version;
+use tenure_wire::WireMessage;
 
 use super::refusal::Refusal;
 use super::{Lane, Local};
 use crate::Node;
-
-/// A version of the protocol between nodes.
-///
-/// Different majors refuse each other. Of two minors, the lower one is spoken; a receiver ignores
-/// frames of a kind that it does not know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Version {
-    /// Changes when nodes of both versions cannot be in one cluster.
-    pub major: u16,
-    /// Changes when something is added.
-    pub minor: u16,
-}
-
-impl Version {
-    /// What this build speaks.
-    pub const OURS: Self = Self { major: 1, minor: 0 };
-
-    /// What two nodes speak with each other, if they can.
-    pub fn agree(self, other: Self) -> Option<Self> {
-        let minor = self.minor.min(other.minor);
-        (self.major == other.major).then_some(Self { major: self.major, minor })
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
-    }
-}
 
 /// What the dialer says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -252,7 +224,7 @@ pub fn judge_answer(
 }
 
 fn agree(theirs: Version) -> Result<Version, Refusal> {
-    Version::OURS.agree(theirs).ok_or(Refusal::Version { ours: Version::OURS, theirs })
+    Version::announced().agree(theirs).ok_or(Refusal::Version { ours: Version::OURS, theirs })
 }
 
 fn judge_names(cluster: &str, name: &str, local: &Local, names: &Names) -> Result<(), Refusal> {
@@ -285,16 +257,18 @@ fn limited(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
 
-fn pack(value: &impl Serialize) -> Vec<u8> {
-    // Plain structs of strings and numbers: there is nothing in them that could fail.
-    postcard::to_stdvec(value).expect("strings and numbers are always packed")
+impl WireMessage for Hello {}
+impl WireMessage for ClientHello {}
+impl WireMessage for Accepted {}
+
+fn pack(greeting: &impl WireMessage) -> Vec<u8> {
+    // Nothing is agreed yet; and greetings are of the first version, so that there always are bytes.
+    tenure_wire::encode(greeting, Version::FIRST).unwrap_or_default()
 }
 
-fn unpack<T: DeserializeOwned>(rest: &[u8]) -> Result<T, Refusal> {
-    // What a newer minor version appended is left over, and ignored.
-    let (value, _) = postcard::take_from_bytes(rest)
-        .map_err(|error| Refusal::Malformed(format!("its greeting cannot be read: {error}")))?;
-    Ok(value)
+fn unpack<T: WireMessage>(rest: &[u8]) -> Result<T, Refusal> {
+    tenure_wire::decode(rest)
+        .map_err(|error| Refusal::Malformed(format!("its greeting cannot be read: {error}")))
 }
 
 /// No greeting is longer: two names, an address.
@@ -313,13 +287,40 @@ const FOREIGN: u8 = 0;
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use proptest::prelude::*;
+    use tenure_wire::samples;
 
     use super::*;
     use crate::Incarnation;
 
     fn local() -> Local {
         Local { cluster: "shop".into(), name: "shop-0".into(), node: node(1, 1) }
+    }
+
+    #[test]
+    fn samples_can_be_read() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/greetings.txt");
+        let (cluster, name) = ("shop".to_owned(), "shop-1".to_owned());
+        let (lane, node) = (Lane::Data, node(7400, 1 << 60));
+        let hello =
+            Hello { cluster: cluster.clone(), name: name.clone(), node: node.clone(), lane };
+        let client = ClientHello { cluster: cluster.clone(), name: name.clone() };
+        let accepted = Accepted { cluster, name, node };
+        let greetings = [
+            ("Hello", Message::Hello(Version::FIRST, hello.clone())),
+            ("Hello", Message::Hello(Version::FIRST, Hello { lane: Lane::Control, ..hello })),
+            ("Client", Message::Client(Version::FIRST, client)),
+            ("Accepted", Message::Accepted(Version::FIRST, accepted)),
+            ("Refused", Message::Refused(Version::FIRST, "another cluster".into())),
+        ];
+        let current =
+            greetings.iter().map(|(kind, it)| (format!("Greeting::{kind}"), it.encode())).collect();
+        samples::check_bytes(&file, "Greeting", current, |body| match Message::decode(body) {
+            Ok(read) if greetings.iter().any(|(_, greeting)| *greeting == read) => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
     }
 
     fn node(port: u16, incarnation: u64) -> Node {

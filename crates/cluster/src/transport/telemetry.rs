@@ -22,6 +22,8 @@ pub const CONTROL_DROPPED: &str = "tenure_transport_control_dropped_total";
 pub const UNKNOWN: &str = "tenure_transport_unknown_total";
 /// Counter: messages that were accepted for sending and that certainly did not leave.
 pub const UNSENT: &str = "tenure_transport_unsent_total";
+/// Counter: messages that had arrived at a process that is gone, and that it has not settled.
+pub const UNSETTLED: &str = "tenure_transport_unsettled_total";
 /// Counter, by `lane` and `direction`: bytes, frames' lengths included.
 pub const BYTES: &str = "tenure_transport_bytes_total";
 /// Gauge, by `lane`: bytes that wait to be sent, to all peers together.
@@ -39,6 +41,7 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(CONTROL_DROPPED, &["reason"], "Control frames that were dropped unsent"),
     Metric::counter(UNKNOWN, &[], "Messages that may or may not have arrived at a cut"),
     Metric::counter(UNSENT, &[], "Messages accepted for sending that certainly did not leave"),
+    Metric::counter(UNSETTLED, &[], "Messages that were in the memory of nodes that are gone"),
     Metric::counter(BYTES, &["lane", "direction"], "Bytes on links, lengths of frames included"),
     Metric::gauge(QUEUED, &["lane"], "Bytes that wait to be sent, to all peers together"),
     Metric::gauge(CERTIFICATE, &["file"], "Seconds until this node's certificate expires"),
@@ -69,6 +72,10 @@ pub(crate) fn control_dropped(reason: &'static str, count: u64) {
 pub(crate) fn lost(unknown: u64, unsent: u64) {
     counter!(UNKNOWN).increment(unknown);
     counter!(UNSENT).increment(unsent);
+}
+
+pub(crate) fn unsettled(messages: u64) {
+    counter!(UNSETTLED).increment(messages);
 }
 
 pub(crate) fn certificate_expires(file: &'static str, seconds: i64) {

@@ -5,6 +5,9 @@ use crate::Node;
 
 /// A number that is the same for views that say the same.
 ///
+/// It covers what every version of the protocol knows, and nothing else: what a later version adds to a member
+/// or a row does not count.
+///
 /// The sum of a number for each row, so that a change costs one row, not a thousand. It guards
 /// against chance, not against malice: whoever can send one is a member already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,8 +1,10 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use tenure_wire::Version;
 
 /// What a node can be used for: a word of yours, like `worker`.
 pub type Role = Arc<str>;
@@ -10,11 +12,14 @@ pub type Role = Arc<str>;
 /// The roles of a node; they stay the same for as long as it lives.
 pub type Roles = Arc<BTreeSet<Role>>;
 
+/// What others should know of a node, by name; it stays the same for as long as the node lives. Nodes of every
+/// version pass on all facts, also those that they know nothing of.
+pub type Facts = Arc<BTreeMap<Arc<str>, Arc<str>>>;
+
 /// How far a member has come. It only ever rises.
 ///
 /// A removed member is no status but an absence with a tombstone: its incarnation is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
     /// Let in by somebody; talks, but is not counted and hosts nothing.
     Joining,
@@ -54,6 +59,33 @@ impl Status {
     }
 }
 
+/// A word where people read it; its number where nodes do.
+impl Serialize for Status {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match serializer.is_human_readable() {
+            true => serializer.serialize_str(self.word()),
+            false => serializer.serialize_u8(*self as u8),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Status {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            let word = String::deserialize(deserializer)?;
+            let found = ALL.into_iter().find(|status| status.word() == word);
+            return found.ok_or_else(|| de::Error::unknown_variant(&word, WORDS));
+        }
+        let found = ALL.get(usize::from(u8::deserialize(deserializer)?));
+        found.copied().ok_or_else(|| de::Error::custom("it is no status"))
+    }
+}
+
+const WORDS: &[&str] = &["joining", "up", "leaving", "exiting", "down"];
+/// By their numbers.
+const ALL: [Status; 5] =
+    [Status::Joining, Status::Up, Status::Leaving, Status::Exiting, Status::Down];
+
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())
@@ -61,7 +93,7 @@ impl fmt::Display for Status {
 }
 
 /// One member.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// How far it has come.
     pub status: Status,
@@ -69,12 +101,61 @@ pub struct Member {
     pub up_number: u64,
     /// What it can be used for.
     pub roles: Roles,
+    /// What else is known of it.
+    pub facts: Facts,
+}
+
+/// Its values in this order, the facts only if there are any: members are most of what gossip says, and names
+/// would double them. Whatever a later version has to say of a member is a fact.
+impl Serialize for Member {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { status, up_number, roles, facts } = self;
+        match facts.is_empty() {
+            true => (status, up_number, roles).serialize(serializer),
+            false => (status, up_number, roles, facts).serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Member {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(MemberVisitor)
+    }
+}
+
+struct MemberVisitor;
+
+impl<'de> Visitor<'de> for MemberVisitor {
+    type Value = Member;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a member's status, up-number, roles and facts")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Member, A::Error> {
+        let missing = |place| de::Error::invalid_length(place, &"at least three values");
+        let member = Member {
+            status: values.next_element()?.ok_or_else(|| missing(0))?,
+            up_number: values.next_element()?.ok_or_else(|| missing(1))?,
+            roles: values.next_element()?.ok_or_else(|| missing(2))?,
+            facts: values.next_element()?.unwrap_or_default(),
+        };
+        while values.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(member)
+    }
 }
 
 impl Member {
     /// One that was just let in.
-    pub fn joining(roles: Roles) -> Self {
-        Self { status: Status::Joining, up_number: 0, roles }
+    pub fn joining(roles: Roles, facts: Facts) -> Self {
+        Self { status: Status::Joining, up_number: 0, roles, facts }
+    }
+
+    /// The version of the protocol that it speaks, and that of the application, if it has said so.
+    pub fn versions(&self) -> MemberVersions {
+        let fact = |name| self.facts.get(name).map(ToString::to_string);
+        let protocol = fact(PROTOCOL).unwrap_or_else(|| Version::FIRST.to_string());
+        MemberVersions { protocol, application: fact(APPLICATION) }
     }
 
     /// Whether it is a full member, though perhaps on its way out. One that leaves while it is joining
@@ -89,6 +170,28 @@ impl Member {
             status: self.status.max(other.status),
             up_number: self.up_number.max(other.up_number),
             roles: self.roles.clone(),
+            facts: self.facts.clone(),
         }
     }
 }
+
+/// What a member runs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MemberVersions {
+    /// The version of the protocol between nodes that it speaks.
+    pub protocol: String,
+    /// The version of the application ([`Settings::version`](crate::Settings)), if it has said so.
+    pub application: Option<String>,
+}
+
+/// What a node says of itself, which speaks `protocol` and runs this version of the application.
+pub(crate) fn facts_of(protocol: Version, application: Option<&str>) -> Facts {
+    // The first version is what is meant if nothing is said.
+    let protocol =
+        (protocol != Version::FIRST).then(|| (PROTOCOL.into(), protocol.to_string().into()));
+    let application = application.map(|version| (APPLICATION.into(), version.into()));
+    Arc::new(protocol.into_iter().chain(application).collect())
+}
+
+const PROTOCOL: &str = "protocol";
+const APPLICATION: &str = "version";

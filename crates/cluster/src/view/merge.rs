@@ -29,6 +29,11 @@ impl View {
     ///
     /// A verdict travels whole: a member that only the view with the older verdict knows, and that
     /// is not among the newer one's survivors, is down.
+    ///
+    /// Merging is commutative and idempotent, and statuses only rise, so all who hear of each other come to
+    /// believe the same. It is associative as well, but for one who was let in on both sides of a verdict (it
+    /// asks every contact point): down if the older side's word meets a view that has not heard of it yet, and
+    /// a member otherwise. Where these two meet, it is down.
     pub(crate) fn merge(
         &mut self,
         other: &Self,
@@ -135,13 +140,14 @@ mod tests {
 
     use super::*;
     use crate::Incarnation;
+    use crate::view::{Survivors, Verdict};
 
     #[test]
     fn a_tombstone_older_than_a_day_still_counts_for_who_missed_it() {
         let settings = MembershipSettings::default();
         let node = |at: &str| Node { address: at.parse().unwrap(), incarnation: Incarnation(1) };
         let (here, joiner) = (node("a:1"), node("b:1"));
-        let joining = Member::joining(Arc::default());
+        let joining = Member::joining(Arc::default(), Arc::default());
         let mut missed = View::new(1);
         missed.set_member(&here, Member { status: Status::Up, up_number: 1, ..joining.clone() });
         missed.set_member(&joiner, Member { status: Status::Down, ..joining });
@@ -158,6 +164,41 @@ mod tests {
         assert!(one.is_removed(&joiner) && one.says_the_same(&other));
     }
 
+    /// It asked every contact point, and two of them let it in: one before it heard of a verdict, and one after.
+    #[test]
+    fn who_was_let_in_on_both_sides_of_a_verdict_is_settled_the_same_everywhere() {
+        let settings = MembershipSettings::default();
+        let node = |at: &str| Node { address: at.parse().unwrap(), incarnation: Incarnation(1) };
+        let (here, joiner) = (node("a:1"), node("b:1"));
+        let joining = Member::joining(Arc::default(), Arc::default());
+        let mut before = View::new(1);
+        before.set_member(&here, Member { status: Status::Up, up_number: 1, ..joining.clone() });
+        let mut after = before.clone();
+        let survivors = Arc::new(Survivors::new([&here], []));
+        after.set_verdict(Verdict { cluster: 1, generation: 1, survivors });
+        let unaware = after.clone();
+        before.set_member(&joiner, joining.clone());
+        after.set_member(&joiner, joining);
+
+        let now = Moment::from_nanos(7);
+        let merged = |one: &View, other: &View| {
+            let mut merged = one.clone();
+            merged.merge(other, &[], now, &settings);
+            merged
+        };
+        let older_first = merged(&merged(&before, &unaware), &after);
+        let newer_first = merged(&before, &merged(&unaware, &after));
+        let status = |view: &View| view.member(&joiner).map(|member| member.status);
+        assert_eq!(status(&older_first), Some(Status::Down));
+        assert_eq!(status(&newer_first), Some(Status::Joining));
+        assert!(merged(&newer_first, &older_first).says_the_same(&older_first));
+        assert!(merged(&older_first, &newer_first).says_the_same(&older_first));
+        for heard in [&before, &unaware, &after] {
+            assert!(merged(&newer_first, heard).says_the_same(&newer_first));
+            assert!(merged(&older_first, heard).says_the_same(&older_first));
+        }
+    }
+
     /// Whoever declares somebody down skips numbers: the winners of a split, who then let others in,
     /// and a loser that has not heard of it and lets its neighbours restart.
     #[test]
@@ -167,7 +208,7 @@ mod tests {
         let up = |number| Member {
             status: Status::Up,
             up_number: number,
-            ..Member::joining(Arc::default())
+            ..Member::joining(Arc::default(), Arc::default())
         };
         let mut winner = View::new(1);
         winner.set_member(&node("a:1"), up(1));
@@ -176,7 +217,7 @@ mod tests {
         winner.skip_up_numbers();
         winner.set_member(&node("c:1"), up(winner.next_up()));
         for joining in ["d:1", "e:1", "f:1"] {
-            loser.set_member(&node(joining), Member::joining(Arc::default()));
+            loser.set_member(&node(joining), Member::joining(Arc::default(), Arc::default()));
         }
         loser.skip_up_numbers();
         assert!(loser.next_up() > winner.next_up());

@@ -38,7 +38,9 @@ pub struct Survivors {
 /// A [`Survivors`] that was not checked.
 #[derive(Serialize, Deserialize)]
 struct Parts {
+    #[serde(rename = "s")]
     salt: u32,
+    #[serde(rename = "m", with = "tenure_wire::bytes")]
     marks: Vec<u8>,
 }
 

@@ -11,8 +11,9 @@ use crate::Node;
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Row {
     /// Rises with each change.
-    #[serde(deserialize_with = "super::wire::number")]
+    #[serde(rename = "v", deserialize_with = "super::wire::number")]
     pub version: u64,
     /// The members that do not answer the observer.
+    #[serde(rename = "u")]
     pub unreachable: Arc<BTreeSet<Node>>,
 }

@@ -6,29 +6,41 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::{Member, Row, Status, Verdict, View, digest};
 use crate::Node;
+use crate::wire::is_default;
 
 #[derive(Serialize)]
 struct Parts<'a> {
+    #[serde(rename = "c")]
     cluster: u64,
+    #[serde(rename = "h")]
     highest_up: u64,
+    #[serde(rename = "s", skip_serializing_if = "is_default")]
     skipped_up: u64,
+    #[serde(rename = "a", skip_serializing_if = "is_default")]
     asked: u64,
-    verdict: &'a Verdict,
+    #[serde(rename = "v", skip_serializing_if = "Option::is_none")]
+    verdict: Option<&'a Verdict>,
+    #[serde(rename = "m")]
     members: &'a BTreeMap<Node, Member>,
+    #[serde(rename = "r")]
     rows: &'a BTreeMap<Node, Row>,
 }
 
 #[derive(Deserialize)]
 struct OwnedParts {
+    #[serde(rename = "c")]
     cluster: u64,
-    #[serde(deserialize_with = "number")]
+    #[serde(rename = "h", deserialize_with = "number")]
     highest_up: u64,
-    #[serde(deserialize_with = "number")]
+    #[serde(rename = "s", default, deserialize_with = "number")]
     skipped_up: u64,
-    #[serde(deserialize_with = "number")]
+    #[serde(rename = "a", default, deserialize_with = "number")]
     asked: u64,
+    #[serde(rename = "v", default)]
     verdict: Verdict,
+    #[serde(rename = "m")]
     members: BTreeMap<Node, Member>,
+    #[serde(rename = "r")]
     rows: BTreeMap<Node, Row>,
 }
 
@@ -36,7 +48,7 @@ impl Serialize for View {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { cluster, highest_up, skipped_up, asked, verdict, members, rows, .. } = self;
         let (cluster, highest_up, asked) = (*cluster, *highest_up, *asked);
-        let skipped_up = *skipped_up;
+        let (skipped_up, verdict) = (*skipped_up, (!is_default(verdict)).then_some(verdict));
         Parts { cluster, highest_up, skipped_up, asked, verdict, members, rows }
             .serialize(serializer)
     }
@@ -90,12 +102,18 @@ const NUMBER_MAX: u64 = u64::MAX >> 1;
 mod tests {
     use std::sync::Arc;
 
+    use tenure_wire::{Version, WireMessage};
+
     use super::*;
+
+    impl WireMessage for View {}
 
     #[test]
     fn a_number_without_a_next_one_is_refused() {
-        let read =
-            |view: &View| postcard::from_bytes::<View>(&postcard::to_stdvec(view).unwrap()).is_ok();
+        let read = |view: &View| {
+            let bytes = tenure_wire::encode(view, Version::OURS).unwrap();
+            tenure_wire::decode::<View>(&bytes).is_ok()
+        };
         let node: Node =
             Node { address: "a:1".parse().unwrap(), incarnation: crate::Incarnation(1) };
         for (number, good) in [(NUMBER_MAX, true), (NUMBER_MAX + 1, false), (u64::MAX, false)] {
@@ -109,7 +127,7 @@ mod tests {
             asked.announce(number);
             assert_eq!(read(&asked), good);
             let mut row = View::new(1);
-            row.set_member(&node, Member::joining(Arc::default()));
+            row.set_member(&node, Member::joining(Arc::default(), Arc::default()));
             row.set_row(&node, Row { version: number, ..Row::default() });
             assert_eq!(read(&row), good);
             let mut decided = View::new(1);

@@ -106,11 +106,15 @@ impl SqliteFence {
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS tenure_fences (
     resource TEXT PRIMARY KEY, term INTEGER NOT NULL, step INTEGER NOT NULL) WITHOUT ROWID";
 const READ: &str = "SELECT term, step FROM tenure_fences WHERE resource = ?1";
-const RAISE: &str = "INSERT INTO tenure_fences VALUES (?1, ?2, ?3)
+const RAISE: &str = "INSERT INTO tenure_fences (resource, term, step) VALUES (?1, ?2, ?3)
     ON CONFLICT (resource) DO UPDATE SET term = excluded.term, step = excluded.step";
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use tenure_wire::samples;
+
     use super::*;
     use crate::{Loss, MemoryStore, Store};
 
@@ -176,6 +180,38 @@ mod tests {
         raise(8, 0, &mut database).unwrap();
         SqliteFence::raise_token(Token::new(7, 0), &mut database, "other").unwrap();
     }
+
+    /// Says whether the fence in a dump refuses what is below this token, and lets this token through.
+    fn read_dump(dump: &str, token: Token) -> Result<(), FenceError> {
+        let mut database = Connection::open_in_memory()?;
+        database.execute_batch(dump)?;
+        let below = SqliteFence::raise_token(Token::new(token.term, 0), &mut database, "lédger");
+        assert!(matches!(below, Err(FenceError::Refused { fence, .. }) if fence == token));
+        SqliteFence::raised(token, "lédger").begin(&mut database)?.commit()?;
+        let higher = Token::new(token.term + 1, 0);
+        SqliteFence::raise_token(higher, &mut database, "lédger").map(drop)
+    }
+
+    #[test]
+    fn samples_can_be_read_also_with_a_column_that_a_later_release_adds() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/records.txt");
+        let token = Token::new(7, 1 << 40);
+        let mut database = Connection::open_in_memory().unwrap();
+        SqliteFence::raise_token(token, &mut database, "lédger").unwrap();
+        let dump: String = database.query_row(DUMP, [], |row| row.get(0)).unwrap();
+        let current = vec![("SqliteFence".to_owned(), dump.clone().into_bytes())];
+        samples::check_bytes(&file, "SqliteFence", current, |bytes| {
+            let dump = String::from_utf8_lossy(bytes);
+            read_dump(&dump, token).map_err(|error| error.to_string())
+        });
+        let added = "; ALTER TABLE tenure_fences ADD COLUMN added TEXT DEFAULT 'later'";
+        read_dump(&(dump + added), token).unwrap();
+    }
+
+    /// The table and its row, as SQL.
+    const DUMP: &str = "SELECT sql || '; INSERT INTO tenure_fences VALUES (' || quote(resource)
+        || ', ' || term || ', ' || step || ')'
+        FROM sqlite_schema, tenure_fences WHERE name = 'tenure_fences'";
 
     #[tokio::test]
     async fn a_fence_above_a_held_lease_means_lost_history() {

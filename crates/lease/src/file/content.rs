@@ -129,6 +129,10 @@ const MAGIC: &str = "tenure-lease";
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::path::Path;
+
+    use tenure_wire::samples;
+
     use super::*;
 
     pub(in crate::file) fn content() -> Content {
@@ -171,5 +175,34 @@ pub(super) mod tests {
     fn a_newer_format_is_told_apart() {
         let bytes = b"tenure-lease 2 whatever comes then\n{}";
         assert_eq!(Content::decode(bytes), Err(Undecodable::Newer(2)));
+    }
+
+    fn attached_content() -> Content {
+        let session = Some(SessionRef { name: "node-1".parse().unwrap(), term: 1 << 60 });
+        Content { session, ..content() }
+    }
+
+    #[test]
+    fn samples_of_records_can_be_read() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/records.txt");
+        let plain = Content { alive: None, note: Vec::new(), ..content() };
+        for (name, content) in [("File::attached", attached_content()), ("File::plain", plain)] {
+            let current = vec![(name.to_owned(), content.encode())];
+            samples::check_bytes(&file, name, current, |bytes| match Content::decode(bytes) {
+                Ok(read) if read == content => Ok(()),
+                other => Err(format!("{other:?}")),
+            });
+        }
+    }
+
+    #[test]
+    fn fields_that_a_later_release_adds_are_skipped() {
+        let text = String::from_utf8(attached_content().encode()).unwrap();
+        let json = text.split_once('\n').unwrap().1.replace("{\"", "{\"added\":\"later\",\"");
+        // A `Duration` is not a struct of ours: it never has other fields.
+        let json = json.replace("\"ttl\":{\"added\":\"later\",", "\"ttl\":{");
+        assert_eq!(json.matches("added").count(), 5, "{json}");
+        let bytes = format!("{MAGIC} {FORMAT} {:016x}\n{json}", checksum(json.as_bytes()));
+        assert_eq!(Content::decode(bytes.as_bytes()), Ok(attached_content()));
     }
 }

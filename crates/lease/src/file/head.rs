@@ -103,6 +103,10 @@ const ALIVE: &str = "alive";
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use tenure_wire::samples;
+
     use super::*;
 
     fn head() -> Head {
@@ -147,5 +151,26 @@ mod tests {
         }
         assert_eq!(Head::parse(&format!("{name}-1")), Err(NoHead::Damaged));
         assert_eq!(Head::parse(&name.replace("held", "Held")), Err(NoHead::Damaged));
+    }
+
+    #[test]
+    fn samples_of_names_can_be_read() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/records.txt");
+        let released = head().released(Nonce::from_bits(9));
+        for (name, head) in [("FileHead::held", head()), ("FileHead::released", released)] {
+            let current = vec![(name.to_owned(), head.to_string().into_bytes())];
+            samples::check_bytes(&file, name, current, |bytes| {
+                match Head::parse(&String::from_utf8_lossy(bytes)) {
+                    Ok(read) if read == head => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            });
+        }
+        let (claim, id) = (Nonce::from_bits(7), Nonce::from_bits(u128::MAX));
+        let current = vec![("FileAlive".to_owned(), alive_name(claim, id).into_bytes())];
+        samples::check_bytes(&file, "FileAlive", current, |bytes| {
+            let read = alive_claim(&String::from_utf8_lossy(bytes));
+            if read == Some(claim) { Ok(()) } else { Err(format!("{read:?}")) }
+        });
     }
 }

@@ -9,7 +9,7 @@ fn node(name: &str) -> Node {
 }
 
 fn member(status: Status) -> Member {
-    Member { status, up_number: 1, roles: Default::default() }
+    Member { status, up_number: 1, roles: Default::default(), facts: Default::default() }
 }
 
 /// All of these, with this status.

@@ -9,8 +9,8 @@ use tenure_lease::{Moment, Token};
 
 use super::duty::{Duty, HostId, Known, Place};
 use super::{Coordinator, Effect, Event};
-use crate::message::{Answer, Directive, Message};
 use crate::settings::Rule;
+use crate::wire::{Answer, Directive, Message};
 use crate::{Host, Load, Shard};
 
 impl Coordinator {

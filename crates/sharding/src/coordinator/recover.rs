@@ -7,8 +7,8 @@ use tenure_lease::{Moment, Token};
 
 use super::duty::{Duty, HostId, Known, Place};
 use super::{Coordinator, Effect, Event};
-use crate::message::{self, Message};
 use crate::settings::Rule;
+use crate::wire::{self, Message};
 use crate::{Host, Roster, Setup, Shard, Version};
 
 impl Coordinator {
@@ -281,7 +281,7 @@ impl Coordinator {
                 let host = id.and_then(|id| duty.hosts.get(&id)).map(|known| &known.host);
                 let own = id.iter().flat_map(|id| duty.hosted(*id));
                 let own = own.filter_map(|(shard, place)| Some((shard, place.allocation()?.1)));
-                message::digest(host, own)
+                wire::digest(host, own)
             });
             let greeting = Message::Greeting { term: duty.term, digest };
             self.effects.push(Effect::Send(node.clone(), greeting));

@@ -10,8 +10,8 @@ use tenure_lease::record::SessionRef;
 use tenure_lease::{Moment, Token};
 
 use super::{Coordinator, Effect};
-use crate::message::Message;
 use crate::testing::{Nodes, at, node, session};
+use crate::wire::Message;
 use crate::{Region, Settings, Setup, Shard, Version, region};
 
 struct Town {

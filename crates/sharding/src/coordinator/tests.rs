@@ -7,8 +7,8 @@ use tenure_cluster::Node;
 use tenure_lease::{Moment, Token};
 
 use super::{Coordinator, Effect, Event};
-use crate::message::{Answer, Directive, Message, Refusal};
 use crate::testing::{Nodes, at, host, node, session};
+use crate::wire::{Answer, Directive, Message, Refusal};
 use crate::{
     Host, Load, Placement, Roster, RosterEntry, Settings, Setup, Shard, Strategy, Version,
 };

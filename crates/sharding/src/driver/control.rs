@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use tenure_cluster::messaging::{Message, Received, Receiver, Reply, Sender};
+use tenure_cluster::messaging::{Message, Protocol, Received, Receiver, Reply, Sender};
 use tenure_cluster::{Node, Status as MemberStatus, View, Views};
 use tenure_lease::record::SessionRef;
 use tenure_lease::{Loss, Moment, Session, Tenure, Token};
@@ -17,11 +17,12 @@ use super::crew::{Crew, Inlet, News};
 use super::guard::{Guard, Guarded, Guards};
 use super::handle::Shared;
 use super::hosting::{Hosting, Stopping};
-use super::letter::{Farewell, GuardedBy, Letter, SetupHere, board, farewells};
+use super::letter::{Farewell, board, farewells};
 use super::observer::Observer;
 use super::outbox::Outbox;
 use super::strangers::Strangers;
 use super::{Event, Parcel};
+use crate::wire::{GuardedBy, Letter, SetupHere};
 use crate::{Coordinator, Message as Word, Region, Setup, Shard, StopReason};
 
 /// How shards are run.
@@ -31,7 +32,7 @@ type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// What control listens to.
 pub(super) struct Incoming<M> {
     pub(super) events: mpsc::Receiver<Event<M>>,
-    pub(super) letters: Receiver<Letter>,
+    pub(super) letters: Receiver<Protocol<Letter>>,
     pub(super) farewells: Receiver<Farewell>,
     pub(super) leaving: mpsc::Receiver<()>,
     pub(super) hosting: mpsc::Receiver<Hosting<M>>,
@@ -76,7 +77,7 @@ pub(super) struct Control<M: Message> {
     /// Shards that something waits for until they have room.
     pub(super) crowded: BTreeSet<Shard>,
     pub(super) outboxes: HashMap<Node, Outbox<M>>,
-    pub(super) letters: HashMap<Node, Sender<Letter>>,
+    pub(super) letters: HashMap<Node, Sender<Protocol<Letter>>>,
     /// What the cores of this node say to each other.
     pub(super) own: Vec<Word>,
     /// How this kind is set up here.
@@ -427,8 +428,9 @@ impl<M: Message> Control<M> {
     }
 
     /// Something was said about this kind by another node.
-    fn letter(&mut self, received: Received<Letter>) {
-        let Received { message: Letter { setup, serves, message }, from, .. } = received;
+    fn letter(&mut self, received: Received<Protocol<Letter>>) {
+        let Received { message: Protocol { message: letter, .. }, from, .. } = received;
+        let Letter { setup, serves, message } = letter;
         let kind = &self.shared.kind;
         if let Some(why) = self.setup.refuses(&setup, &from) {
             let serves = serves && setup.guarded_by != GuardedBy::SendsOnly;
@@ -459,8 +461,10 @@ impl<M: Message> Control<M> {
         }
         if tell {
             let (setup, serves) = (self.setup.clone(), !self.strangers.stands_back());
-            let letter = Letter { setup, serves, message: None };
-            let _ = self.shared.cluster.to(from, &board(kind)).post(letter);
+            let cluster = &self.shared.cluster;
+            let message = Letter { setup, serves, message: None };
+            let letter = Protocol { message, spoken: cluster.spoken_with(from) };
+            let _ = cluster.to(from, &board(kind)).post(letter);
         }
     }
 

@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use tokio::task::{self, AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
 
-use tenure_cluster::messaging::{Lost, Reply};
+use tenure_cluster::messaging::Lost;
 use tenure_cluster::{Address, Node};
 use tenure_lease::Token;
 
@@ -381,8 +381,10 @@ impl<E: Entity> Shards<E> {
         };
         let Some((shard, token, id, told)) = self.common.whose.remove(&task) else { return };
         let is_finished = outcome.as_ref().is_some_and(|outcome| outcome.result.is_ok());
-        if let Some(told) = told.filter(|_| !is_finished) {
-            unfinished(&self.common, &id, told);
+        match told {
+            Some(told) if is_finished => told.from.settle(),
+            Some(told) => unfinished(&self.common, &id, told),
+            None => {}
         }
         if let Some((state, common)) = self.state(shard, token) {
             let ended = state.came_back(id, outcome, common);
@@ -500,12 +502,11 @@ fn receive<E: Entity>(
         Some(Some(state)) => state.receive(item, common),
         // Not reached: a shard begins before the way to it is known.
         _ => {
-            let from = item.sender();
             let reply = match item.back.map(|back| *back) {
                 Some(Back::Reply(reply)) => reply,
-                None | Some(Back::Numbered(_)) => Reply::nobody(),
+                None | Some(Back::Numbered(_)) => item.from.into(),
             };
-            refuse(&common.shared, &item.id, from, reply, Lost::NoSuchReceiver);
+            refuse(&common.shared, &item.id, reply, Lost::NoSuchReceiver);
         }
     }
 }

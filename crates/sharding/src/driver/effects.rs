@@ -9,20 +9,21 @@ use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use tenure_cluster::Node;
-use tenure_cluster::messaging::{Lost, Message, NotDone, Received, Reply};
+use tenure_cluster::messaging::{Lost, Message, NotDone, Protocol, Received, Reply};
 use tenure_lease::{Moment, Token};
 
 use super::control::{Control, Published, Running};
 use super::crew::{Ended, News, Order, StopOrder};
 use super::handle::closed;
-use super::letter::{Farewell, Letter, board};
+use super::letter::{Farewell, board};
 use super::outbox::{Out, Outbox};
 use super::queue::Refused;
-use super::remote::{Frame, Peer, refuse, size_or_guess};
+use super::remote::{Frame, Peer, refuse, refuse_from, size_or_guess};
 use super::routes::{Back, Item, Ticket, Way as Route};
 use super::{Event, Parcel, Turn, What};
 use crate::entity::HostedShard;
 use crate::region::{Leftover, Unroutable, Way};
+use crate::wire::Letter;
 use crate::{Message as Word, Shard, StopReason, coordinator, region, telemetry};
 
 impl<M: Message> Control<M> {
@@ -116,7 +117,10 @@ impl<M: Message> Control<M> {
                 coordinator::Event::Passive => {
                     tracing::info!(%kind, "this node coordinates no more")
                 }
-                coordinator::Event::Unreadable(error) => tracing::error!(%kind, "{error}"),
+                coordinator::Event::Unreadable(error) => {
+                    telemetry::roster_unreadable(kind);
+                    tracing::error!(%kind, "{error}");
+                }
                 coordinator::Event::PlacementPanicked => {
                     tracing::error!(%kind, "the strategy of this kind panics, so some shards have no place, or none moves for balance: mend it, and restart the nodes");
                 }
@@ -142,20 +146,22 @@ impl<M: Message> Control<M> {
                     None => self.fail(message, &Unroutable::Ended), // Not reached.
                 }
             }
-            region::Effect::Forward { to, message: Parcel { id, from, what, ticket }, .. } => {
+            region::Effect::Forward { to, message: Parcel { id, what, ticket, .. }, .. } => {
                 match what {
                     What::Tell(message) => {
                         self.put_out(&to, Out::Frame(Frame::Forward(id, message), ticket));
                     }
                     What::Turn(grant) => self.put_out(&to, Out::Turn(grant)),
-                    What::Asked(_, reply) => self.not_here(from, reply), // Not reached.
+                    What::Asked(_, reply) => self.not_here(reply), // Not reached.
                 }
             }
-            region::Effect::Return { to, message: Parcel { id, what, .. }, .. } => match what {
+            region::Effect::Return { to, message: Parcel { id, from, what, .. }, .. } => match what
+            {
                 What::Tell(message) => {
+                    from.give_back();
                     self.put_out(&to, Out::Frame(Frame::Return(id, message), None));
                 }
-                What::Asked(_, reply) => self.not_here(Some(to), reply),
+                What::Asked(_, reply) => self.not_here(reply),
                 What::Turn(_) => {} // Not reached: it is of this node.
             },
             region::Effect::Mark { to, shard } => {
@@ -266,18 +272,17 @@ impl<M: Message> Control<M> {
         self.crews[running.crew].shards -= 1;
         let mut left = Vec::new();
         for item in leftovers {
-            let from = item.sender();
-            let Item { id, message, back, .. } = item;
+            let Item { id, from, message, back } = item;
             match back.map(|back| *back) {
                 None => {
                     let bytes = size_or_guess(&message);
-                    let sender = from.clone();
+                    let sender = from.node().cloned();
                     let what = What::Tell(message);
                     let ticket = Some(self.shared.routes.issue(shard));
-                    let message = Parcel { id, from: sender, what, ticket };
-                    left.push(Leftover { from, message, bytes });
+                    let message = Parcel { id, from, what, ticket };
+                    left.push(Leftover { from: sender, message, bytes });
                 }
-                Some(Back::Reply(reply)) => self.not_here(from, reply),
+                Some(Back::Reply(reply)) => self.not_here(reply),
                 Some(Back::Numbered(_)) => {} // Not done: it comes again.
             }
         }
@@ -286,7 +291,7 @@ impl<M: Message> Control<M> {
                 What::Tell(message) | What::Asked(message, _) => size_or_guess(message),
                 What::Turn(_) => 0,
             };
-            left.push(Leftover { from: message.from.clone(), message, bytes });
+            left.push(Leftover { from: message.sender(), message, bytes });
         }
         self.region.stopped_with(shard, token, left, now);
         self.carry_out();
@@ -327,11 +332,9 @@ impl<M: Message> Control<M> {
         let event = match (event, self.shards.get_mut(&shard).and_then(|it| it.held.as_mut())) {
             // Its time is better spent where it can be asked next.
             (
-                Event::Forwarded {
-                    from, parcel: Parcel { what: What::Asked(_, reply), .. }, ..
-                },
+                Event::Forwarded { parcel: Parcel { what: What::Asked(_, reply), .. }, .. },
                 Some(_),
-            ) => return self.not_here(Some(from), reply),
+            ) => return self.not_here(reply),
             // What came before it is still with the shard, and must go first.
             (event @ (Event::Forwarded { .. } | Event::Mark { .. }), Some(held)) => {
                 match (event, held.len() < room) {
@@ -354,7 +357,7 @@ impl<M: Message> Control<M> {
             // Whoever asks sends no mark.
             Event::Forwarded {
                 from, parcel: Parcel { what: What::Asked(_, reply), .. }, ..
-            } if !self.region.takes(&from, shard) => self.not_here(Some(from), reply),
+            } if !self.region.takes(&from, shard) => self.not_here(reply),
             Event::Forwarded { from, parcel, .. } => {
                 self.region.forwarded(&from, shard, parcel, now);
             }
@@ -414,7 +417,7 @@ impl<M: Message> Control<M> {
                         continue;
                     }
                 };
-                let item = Item { id, from: from.map(Arc::new), message, back };
+                let item = Item { id, from, message, back };
                 let max = self.shared.settings.buffer_messages;
                 if let Err(Refused::Full(item) | Refused::Closed(item)) =
                     queue.put_beyond(shard, item, max)
@@ -480,6 +483,7 @@ impl<M: Message> Control<M> {
         let sender = letters.or_insert_with(|| cluster.to(to, &board(&self.shared.kind)));
         let (setup, serves) = (self.setup.clone(), !self.strangers.stands_back());
         let letter = Letter { setup, serves, message: Some(message) };
+        let letter = Protocol { message: letter, spoken: cluster.spoken_with(to) };
         if let Err(error @ NotDone::TooLong { .. }) = sender.post(letter) {
             tracing::error!(kind = %self.shared.kind, %to, "shards cannot be settled: {error}");
         }
@@ -491,18 +495,18 @@ impl<M: Message> Control<M> {
         match outbox.put(out) {
             Ok(()) | Err(Out::Frame(Frame::Mark(_) | Frame::Marked(_), _) | Out::Mark(_)) => {}
             Err(Out::Frame(Frame::Forward(id, ..), _)) => {
-                refuse(shared, &id, None, Reply::nobody(), Lost::Full);
+                refuse(shared, &id, Reply::nobody(), Lost::Full);
             }
             Err(Out::Frame(Frame::Return(id, ..), _)) => {
-                refuse(shared, &id, Some(to.clone()), Reply::nobody(), Lost::Full);
+                refuse_from(shared, &id, to.clone(), Reply::nobody(), Lost::Full);
             }
             Err(Out::Turn(grant)) => drop(grant.send(Err(NotDone::Full))),
         }
     }
 
     /// Whoever asked asks again, where the shard is by then.
-    fn not_here(&self, from: Option<Node>, reply: Reply) {
-        let from = from.unwrap_or_else(|| self.me.clone());
+    fn not_here(&self, reply: Reply) {
+        let from = reply.node().unwrap_or(&self.me).clone();
         let received = Received { message: (), from, reply };
         self.shared.cluster.refuse(&self.shared.inbox, None, received, Lost::NoSuchReceiver);
     }
@@ -518,8 +522,8 @@ impl<M: Message> Control<M> {
         }
         drop(ticket); // Before its sender hears of it.
         match what {
-            What::Tell(_) => refuse(&self.shared, &id, from, Reply::nobody(), lost(why)),
-            What::Asked(_, reply) => refuse(&self.shared, &id, from, reply, lost(why)),
+            What::Tell(_) => refuse(&self.shared, &id, from.into(), lost(why)),
+            What::Asked(_, reply) => refuse(&self.shared, &id, reply, lost(why)),
             What::Turn(grant) => drop(grant.send(Err(not_done(why)))),
         }
     }
@@ -527,8 +531,7 @@ impl<M: Message> Control<M> {
 
 /// What has found no room in the queue of its crew.
 fn parcel_of<M>(item: Item<M>, ticket: Option<Ticket>) -> Parcel<M> {
-    let from = item.sender();
-    let Item { id, message, back, .. } = item;
+    let Item { id, from, message, back } = item;
     let what = match back.map(|back| *back) {
         Some(Back::Reply(reply)) => What::Asked(message, reply),
         None | Some(Back::Numbered(_)) => What::Tell(message),

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 
 use tenure_cluster::clients::{Gate, Passing};
 use tenure_cluster::messaging::{
-    Ask, AskError, Expects, Message, NotDone, ReceiverError, Unknown, decode,
+    Ask, AskError, Expects, Message, NotDone, Origin, ReceiverError, Unknown, decode,
 };
 use tenure_cluster::transport::Closed;
 use tenure_cluster::{Cluster, Node};
@@ -163,7 +163,7 @@ impl<M: Message> EntityRef<M> {
         if may_be_long::<M>() && self.shared.routes.is_here(self.shard) {
             self.shared.check_length(forward_len(&self.id, size(&message)))?;
         }
-        let mut item = Item { id: self.id.clone(), from: None, message, back: None };
+        let mut item = Item { id: self.id.clone(), from: Origin::default(), message, back: None };
         loop {
             item = match self.shared.routes.send(self.shard, item).await {
                 Sent::Done => return Ok(()),
@@ -242,12 +242,13 @@ impl<M: Message> Shared<M> {
         };
         match (told, frame) {
             (None, Some(Frame::Forward(id, message))) => {
-                Ok(Some(Item { id, from: None, message, back: None }))
+                Ok(Some(Item { id, from: Origin::default(), message, back: None }))
             }
             (Some(Err(why)), Some(Frame::Forward(id, message))) if retriable(&why) => {
                 // Nothing has come of it: it waits for the next place.
                 let bytes = size(&message);
-                let parcel = Parcel { id, from: None, what: What::Tell(message), ticket: None };
+                let (origin, what) = (Origin::default(), What::Tell(message));
+                let parcel = Parcel { id, from: origin, what, ticket: None };
                 let from = peer.node.clone();
                 self.control(Event::Returned { from, shard, parcel, bytes }).await.map(|()| None)
             }
@@ -268,7 +269,7 @@ impl<M: Message> Shared<M> {
         self.check_length(forward_len(&id, bytes))?;
         let (ack, taken) = oneshot::channel();
         let what = What::Tell(message);
-        let parcel = Parcel { id, from: None, what, ticket: Some(ticket) };
+        let parcel = Parcel { id, from: Origin::default(), what, ticket: Some(ticket) };
         self.control(Event::Send { shard, parcel, bytes, ack: Some(ack) }).await?;
         taken.await.unwrap_or_else(|_| Err(closed()))
     }
@@ -332,8 +333,8 @@ impl<M: Message> Shared<M> {
         refused: Option<Node>,
     ) -> Result<AskWay<M>, NotDone> {
         let (grant, granted) = oneshot::channel();
-        let parcel =
-            |ticket| Parcel { id: id.clone(), from: None, what: What::Turn(grant), ticket };
+        let what = What::Turn(grant);
+        let parcel = |ticket| Parcel { id: id.clone(), from: Origin::default(), what, ticket };
         let event = match refused {
             Some(from) => Event::Returned { from, shard, parcel: parcel(None), bytes: 0 },
             None => match self.routes.ask(shard).await {

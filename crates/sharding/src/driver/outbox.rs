@@ -7,9 +7,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use tenure_cluster::Node;
-use tenure_cluster::messaging::{Lost, Message, NotDone, Reply};
+use tenure_cluster::messaging::{Lost, Message, NotDone, Origin, Reply};
 
-use super::remote::{Frame, Peer, refuse, size};
+use super::remote::{Frame, Peer, refuse, refuse_from, size};
 use super::routes::Ticket;
 use super::{Event, Parcel, Turn, What};
 use crate::Shard;
@@ -81,18 +81,19 @@ async fn send<M: Message>(shared: Arc<Shared<M>>, node: Node, mut queued: mpsc::
             // What this node sends waits for the next place.
             (Some(Frame::Forward(id, message)), Some(shard)) if !lasting => {
                 let bytes = size(&message);
-                let parcel = Parcel { id, from: None, what: What::Tell(message), ticket };
+                let (origin, what) = (Origin::default(), What::Tell(message));
+                let parcel = Parcel { id, from: origin, what, ticket };
                 Event::Returned { from, shard, parcel, bytes }
             }
             // Nothing comes back from a node that is gone. Of one that has no room the region does not wait
             // longer than this did.
             (Some(Frame::Mark(shard)), _) if why != NotDone::Full => Event::Marked { from, shard },
             (Some(Frame::Forward(id, _)), _) => {
-                refuse(&shared, &id, None, Reply::nobody(), Lost::Unsent);
+                refuse(&shared, &id, Reply::nobody(), Lost::Unsent);
                 continue;
             }
             (Some(Frame::Return(id, _)), _) => {
-                refuse(&shared, &id, Some(from), Reply::nobody(), Lost::Unsent);
+                refuse_from(&shared, &id, from, Reply::nobody(), Lost::Unsent);
                 continue;
             }
             _ => continue,

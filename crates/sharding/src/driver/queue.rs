@@ -190,13 +190,16 @@ const ITEMS: usize = 4096;
 
 #[cfg(test)]
 mod tests {
+    use tenure_cluster::messaging::Origin;
+
     use super::*;
     use crate::id::EntityId;
 
     #[test]
     fn what_a_crew_that_is_gone_is_sent_comes_back() {
         let queue = Queue::<u64>::new();
-        let item = |message| Item { id: EntityId::new("a"), from: None, message, back: None };
+        let (id, from) = (|| EntityId::new("a"), Origin::default);
+        let item = |message| Item { id: id(), from: from(), message, back: None };
         assert!(queue.put_beyond(Shard(0), item(1), 1).is_ok());
         queue.close();
         let refused = queue.put_beyond(Shard(0), item(2), 1);

@@ -11,7 +11,9 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use tenure_cluster::messaging::reliable::{Delivery, ReliableReceiver};
-use tenure_cluster::messaging::{CodecError, Lost, Message, Received, Receiver, Reply, Sender};
+use tenure_cluster::messaging::{
+    CodecError, Lost, Message, Origin, Received, Receiver, Reply, Sender,
+};
 use tenure_cluster::{Cluster, Node};
 
 use super::handle::Shared;
@@ -132,7 +134,7 @@ pub(super) async fn receive<M: Message>(
     control: mpsc::Sender<Event<M>>,
 ) {
     let mut batch = Vec::new();
-    let mut arrivals = Arrivals { shared: shared.clone(), parked: HashMap::new(), last: None };
+    let mut arrivals = Arrivals { shared: shared.clone(), parked: HashMap::new() };
     let mut changes = shared.routes.changes();
     loop {
         let events: Vec<Event<M>> = tokio::select! {
@@ -140,7 +142,15 @@ pub(super) async fn receive<M: Message>(
             Ok(()) = changes.changed(), if !arrivals.parked.is_empty() => arrivals.unpark(),
             count = inbox.recv_many(&mut batch, BATCH) => match count {
                 0 => return,
-                _ => batch.drain(..).filter_map(|it| alone(|| arrivals.take(it))).collect(),
+                _ => {
+                    let take = |received: Received<Frame<M>>| {
+                        if let Frame::Return(..) = &received.message {
+                            inbox.take_back(&received.from);
+                        }
+                        alone(|| arrivals.take(received))
+                    };
+                    batch.drain(..).filter_map(take).collect()
+                }
             },
         };
         for event in events {
@@ -156,27 +166,23 @@ struct Arrivals<M> {
     shared: Arc<Shared<M>>,
     /// What waits until its shard is here, which it is about to be.
     parked: HashMap<Shard, VecDeque<Item<M>>>,
-    /// Who sent the last one: most often, the next one, too.
-    last: Option<Arc<Node>>,
 }
 
 impl<M: Message> Arrivals<M> {
     /// What control is to do about a message.
     fn take(&mut self, received: Received<Frame<M>>) -> Option<Event<M>> {
-        let Received { message: frame, from, reply } = received;
+        let Received { message: frame, from, mut reply } = received;
         match frame {
             Frame::Forward(id, message) => {
+                let from = reply.take_origin();
                 let back = reply.is_awaited().then(|| Box::new(Back::Reply(reply)));
-                if self.last.as_deref() != Some(&from) {
-                    self.last = Some(Arc::new(from));
-                }
-                let from = self.last.clone();
                 self.arrive(Item { id, from, message, back })
             }
             Frame::Return(id, message) => {
                 let shard = id.shard(&self.shared.settings);
                 let bytes = size_or_guess(&message);
-                let parcel = Parcel { id, from: None, what: What::Tell(message), ticket: None };
+                let what = What::Tell(message);
+                let parcel = Parcel { id, from: Origin::default(), what, ticket: None };
                 Some(Event::Returned { from, shard, parcel, bytes })
             }
             Frame::Mark(shard) => Some(Event::Mark { from, shard }),
@@ -197,7 +203,7 @@ impl<M: Message> Arrivals<M> {
         }
         match shared.routes.arrive(shard, item, max) {
             Arrived::Delivered => None,
-            Arrived::NotHere(ticket, item) => not_here(shard, ticket, item),
+            Arrived::NotHere(ticket, item) => not_here(shared, shard, ticket, item),
             Arrived::Wait(item) => {
                 self.parked.entry(shard).or_default().push_back(item);
                 None
@@ -230,24 +236,28 @@ fn alone<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
 }
 
 /// A message for a shard that is not here.
-fn not_here<M: Message>(shard: Shard, ticket: Ticket, item: Item<M>) -> Option<Event<M>> {
-    let from = item.sender()?; // It is from another node.
-    let Item { id, message, back, .. } = item;
+fn not_here<M: Message>(
+    shared: &Shared<M>,
+    shard: Shard,
+    ticket: Ticket,
+    item: Item<M>,
+) -> Option<Event<M>> {
+    let from = item.sender().unwrap_or_else(|| shared.cluster.me());
+    let Item { id, from: origin, message, back } = item;
     let what = match back.map(|back| *back) {
         None => What::Tell(message),
         Some(Back::Reply(reply)) => What::Asked(message, reply),
         Some(Back::Numbered(_)) => return None, // Not done: it comes again.
     };
-    let parcel = Parcel { id, from: Some(from.clone()), what, ticket: Some(ticket) };
+    let parcel = Parcel { id, from: origin, what, ticket: Some(ticket) };
     Some(Event::Forwarded { from, shard, parcel })
 }
 
 /// There is no room for a message.
 pub(super) fn full<M: Message>(shared: &Shared<M>, item: Item<M>) {
-    let from = item.sender();
     match item.back.map(|back| *back) {
-        None => refuse(shared, &item.id, from, Reply::nobody(), Lost::Full),
-        Some(Back::Reply(reply)) => refuse(shared, &item.id, from, reply, Lost::Full),
+        None => refuse(shared, &item.id, item.from.into(), Lost::Full),
+        Some(Back::Reply(reply)) => refuse(shared, &item.id, reply, Lost::Full),
         Some(Back::Numbered(_)) => {} // Not done: it comes again.
     }
 }
@@ -261,7 +271,7 @@ pub(super) async fn receive_numbered<M: Message>(
         let (Addressed(id, message), delivery): (_, Delivery<()>) = delivery.split();
         let shard = id.shard(&shared.settings);
         let back = Some(Box::new(Back::Numbered(delivery)));
-        let item = Item { id, from: None, message, back };
+        let item = Item { id, from: Origin::default(), message, back };
         // If it is not here, it is dropped: not done, it comes again.
         alone(|| {
             drop(shared.routes.arrive(shard, item, shared.settings.buffer_messages));
@@ -309,15 +319,20 @@ pub(super) fn size_or_guess<M: Message>(message: &M) -> usize {
 }
 
 /// Tells a sender that its message was not handled.
-pub(super) fn refuse<M: Message>(
+pub(super) fn refuse<M: Message>(shared: &Shared<M>, id: &EntityId, reply: Reply, why: Lost) {
+    let from = reply.node().cloned().unwrap_or_else(|| shared.cluster.me());
+    refuse_from(shared, id, from, reply, why);
+}
+
+/// The same for one that was to go back to its sender.
+pub(super) fn refuse_from<M: Message>(
     shared: &Shared<M>,
     id: &EntityId,
-    from: Option<Node>,
+    from: Node,
     reply: Reply,
     why: Lost,
 ) {
     crate::telemetry::refused(&shared.kind, why);
-    let from = from.unwrap_or_else(|| shared.cluster.me());
     let received = Received { message: (), from, reply };
     shared.cluster.refuse(&shared.inbox, Some(id.as_str()), received, why);
 }
@@ -375,3 +390,56 @@ const MARK: u8 = 3;
 const MARKED: u8 = 4;
 /// How many messages are taken at a time.
 const BATCH: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tenure_wire::samples;
+
+    use super::*;
+
+    struct Body(Vec<u8>);
+
+    impl Message for Body {
+        fn encode(&self, out: &mut Vec<u8>) -> Result<(), CodecError> {
+            out.extend_from_slice(&self.0);
+            Ok(())
+        }
+
+        fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+            Ok(Self(bytes.to_vec()))
+        }
+    }
+
+    /// Each kind has one form for ever; another form is another kind.
+    #[test]
+    fn samples_can_be_read() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/frames.txt");
+        let (id, body) = (|| EntityId::new("customer-17"), || Body(b"body".to_vec()));
+        let current = [
+            ("Frame::Forward", Frame::Forward(id(), body())),
+            ("Frame::Return", Frame::Return(id(), body())),
+            ("Frame::Mark", Frame::Mark(Shard(300))),
+            ("Frame::Marked", Frame::Marked(Shard(300))),
+        ];
+        let current = current.map(|(name, frame)| {
+            let mut out = Vec::new();
+            frame.encode(&mut out).unwrap();
+            (name.to_owned(), out)
+        });
+        samples::check_bytes(&file, "Frame", current.into(), |bytes| match Frame::<Body>::decode(
+            bytes,
+        )
+        .map_err(|error| error.to_string())?
+        {
+            Frame::Forward(read, body) | Frame::Return(read, body)
+                if read == id() && body.0 == b"body" =>
+            {
+                Ok(())
+            }
+            Frame::Mark(Shard(300)) | Frame::Marked(Shard(300)) => Ok(()),
+            _ => Err("it is another".into()),
+        });
+    }
+}

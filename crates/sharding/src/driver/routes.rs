@@ -24,7 +24,7 @@ use tokio::sync::{Notify, watch};
 
 use tenure_cluster::Node;
 use tenure_cluster::messaging::reliable::Delivery;
-use tenure_cluster::messaging::{Message, Reply};
+use tenure_cluster::messaging::{Message, Origin, Reply};
 
 use super::queue::{Queue, Refused};
 use super::remote::Peer;
@@ -34,8 +34,8 @@ use crate::id::EntityId;
 /// A message in the hands of its shard.
 pub(super) struct Item<M> {
     pub(super) id: EntityId,
-    /// The node that sent it; `None` if that is this one.
-    pub(super) from: Option<Arc<Node>>,
+    /// The node that told it; that of whoever asks is known by the reply.
+    pub(super) from: Origin,
     pub(super) message: M,
     /// Who waits for what comes of it. Most are told, and take one line of a cache as they are.
     pub(super) back: Option<Box<Back>>,
@@ -50,7 +50,10 @@ pub(super) enum Back {
 impl<M> Item<M> {
     /// The node that sent it; `None` if that is this one.
     pub(super) fn sender(&self) -> Option<Node> {
-        self.from.as_deref().cloned()
+        match self.back.as_deref() {
+            Some(Back::Reply(reply)) => reply.node().cloned(),
+            None | Some(Back::Numbered(_)) => self.from.node().cloned(),
+        }
     }
 }
 
@@ -398,7 +401,7 @@ mod tests {
     use super::*;
 
     fn item() -> Item<u64> {
-        Item { id: EntityId::new("a"), from: None, message: 1, back: None }
+        Item { id: EntityId::new("a"), from: Origin::default(), message: 1, back: None }
     }
 
     fn node(incarnation: u64) -> Node {

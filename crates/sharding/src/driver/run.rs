@@ -10,9 +10,8 @@ use std::task::{Context, Poll, Waker};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
-use tenure_cluster::Node;
-use tenure_cluster::messaging::Received;
 use tenure_cluster::messaging::reliable::Delivery;
+use tenure_cluster::messaging::{Origin, Received};
 
 use super::turn::LONG;
 use crate::id::EntityId;
@@ -39,8 +38,8 @@ pub(super) struct Run<E> {
 /// A message that was told, and that is being handled: unless that is finished, it is a dead letter.
 /// (Whoever asks is told by the reply.)
 pub(super) struct Told {
-    /// The node that told it; `None` if that is this one.
-    pub(super) from: Option<Arc<Node>>,
+    /// The node that told it.
+    pub(super) from: Origin,
 }
 
 type Working<E> = Pin<Box<dyn Future<Output = Left<E>> + Send>>;

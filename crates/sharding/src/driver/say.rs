@@ -10,7 +10,7 @@ use tenure_lease::{Moment, Token};
 
 use super::control::Control;
 use super::handle::Shared;
-use super::letter::GuardedBy;
+use crate::wire::GuardedBy;
 use crate::{Shard, Status, telemetry};
 
 /// What a node knows of a kind, as it was last said.

@@ -532,11 +532,14 @@ fn call<E: Entity>(
         }
     };
     let is_told = !reply.is_awaited();
-    let sender = from.as_deref().unwrap_or(&common.me).clone();
+    let sender = reply.node().or(from.node()).unwrap_or(&common.me).clone();
     let received = Received { message, from: sender, reply };
     match begin(common, id, cell, received, at_once) {
-        Ok(outcome) if is_told && outcome.result.is_err() => {
-            unfinished(common, &outcome.id, Told { from });
+        Ok(outcome) if is_told => {
+            match outcome.result.is_ok() {
+                true => from.settle(),
+                false => unfinished(common, &outcome.id, Told { from }),
+            }
             Ok(outcome)
         }
         Err(mut run) if is_told => {
@@ -570,8 +573,7 @@ fn begin<E: Entity>(
 /// What was told was begun with, and not finished.
 #[cold]
 pub(super) fn unfinished<E: Entity>(common: &Common<E>, id: &EntityId, told: Told) {
-    let from = told.from.as_deref().cloned();
-    refuse(&common.shared, id, from, Reply::nobody(), Lost::Unfinished);
+    refuse(&common.shared, id, told.from.into(), Lost::Unfinished);
 }
 
 /// Goes on as far as that goes without waiting, if there is time for it.

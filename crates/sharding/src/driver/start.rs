@@ -11,19 +11,20 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use tenure_cluster::Cluster;
 use tenure_cluster::clients::{Gate, Gateway};
-use tenure_cluster::messaging::Message;
+use tenure_cluster::messaging::{Message, Protocol};
 
 use super::control::{Control, Incoming, Spawn};
 use super::count::Counts;
 use super::guard::Guards;
 use super::handle::{Sharding, Shared};
 use super::hosting::Hosting;
-use super::letter::{Farewell, Letter, board, farewells};
+use super::letter::{Farewell, board, farewells};
 use super::remote::{self, Frame};
 use super::routes::{Routes, Way};
 use super::{Factory, caught, crew, inbox, look, reliable_inbox};
 use crate::builder::StartError;
 use crate::remember::Remember;
+use crate::wire::Letter;
 use crate::{Entity, Settings, Shard};
 
 /// What to start.
@@ -76,7 +77,7 @@ fn begin<E: Entity>(
     let Start { cluster, kind, guards, settings, remember, outlives } = start;
     let inbox: Arc<str> = inbox(&kind).into();
     let frames = cluster.receiver_with_room::<Frame<E::Message>>(&inbox, ROOM)?;
-    let letters = cluster.receiver::<Letter>(&board(&kind))?;
+    let letters = cluster.receiver::<Protocol<Letter>>(&board(&kind))?;
     let farewells = cluster.receiver::<Farewell>(&farewells(&kind))?;
     let numbered = cluster.reliable_receiver(&reliable_inbox(&kind))?;
     let looks = cluster.receiver(&look::name(&kind))?;

@@ -94,7 +94,10 @@ mod tests {
     fn view(nodes: &[usize]) -> View {
         let up = |(age, index): (usize, &usize)| {
             let (status, up_number) = (Status::Up, age as u64 + 1);
-            (node(*index), Member { status, up_number, roles: Default::default() })
+            (
+                node(*index),
+                Member { status, up_number, roles: Default::default(), facts: Default::default() },
+            )
         };
         View::of(nodes.iter().enumerate().map(up), [])
     }

@@ -4,8 +4,8 @@ use tenure_cluster::Node;
 use tenure_lease::{Moment, Token};
 
 use super::{Effect, Hosted, Region, Stage};
-use crate::message::{self, Answer, Directive, Message, Refusal};
 use crate::settings::Rule;
+use crate::wire::{self, Answer, Directive, Message, Refusal};
 use crate::{Host, Shard};
 
 impl<M> Region<M> {
@@ -27,7 +27,7 @@ impl<M> Region<M> {
             self.registered = Some((term, from.clone()));
         }
         let host = self.host();
-        let own = message::digest(host.as_ref(), self.shards());
+        let own = wire::digest(host.as_ref(), self.shards());
         if is_new || digest != Some(own) {
             self.report();
         }

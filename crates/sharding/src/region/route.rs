@@ -9,8 +9,8 @@ use tenure_lease::{Moment, Token};
 use super::buffer::{Buffer, Unroutable};
 use super::{Effect, Home, Leftover, Overdue, Region, Stage, Way};
 use crate::Shard;
-use crate::message::Message;
 use crate::settings::Rule;
+use crate::wire::Message;
 
 impl<M> Region<M> {
     /// Somebody on this node sends a message of this size to an entity of a shard.

@@ -3,8 +3,8 @@ use std::time::Duration;
 use tenure_lease::{Moment, Token};
 
 use super::{Effect, Leftover, Region, Unroutable, Way};
-use crate::message::{Answer, Directive, Message, Refusal};
 use crate::testing::{at, host, node, session};
+use crate::wire::{Answer, Directive, Message, Refusal};
 use crate::{Host, Settings, Setup, Shard, Version};
 
 type Effects = Vec<Effect<&'static str>>;
@@ -304,9 +304,9 @@ fn a_greeting_is_answered_only_if_it_is_wrong() {
     let mut bench = Bench::new(Setup::Sessions);
     bench.allocate(5, 1);
     let known = [(S, Token::new(5, 1))];
-    let digest = Some(crate::message::digest(Some(&host(1, 1)), known.into_iter()));
+    let digest = Some(crate::wire::digest(Some(&host(1, 1)), known.into_iter()));
     assert_eq!(bench.receive(0, Message::Greeting { term: 5, digest }), []);
-    let digest = Some(crate::message::digest(Some(&host(1, 2)), known.into_iter()));
+    let digest = Some(crate::wire::digest(Some(&host(1, 2)), known.into_iter()));
     assert_eq!(bench.receive(0, Message::Greeting { term: 5, digest }).len(), 1);
 }
 

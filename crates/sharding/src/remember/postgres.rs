@@ -187,3 +187,26 @@ const NOWHERE: &str = "; create the schema and grant the role USAGE and CREATE o
 const PAGE: usize = 10_000;
 /// For one call, or one page, with connecting and with waiting for a stale host's last transaction.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tenure_wire::samples;
+
+    use super::*;
+
+    /// A table that is there stays as it is: what the statements name must be in every table that was ever made.
+    #[test]
+    fn samples_of_tables_suit_the_statements() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/remember.txt");
+        let table = &CREATE[CREATE.find("CREATE TABLE").unwrap()..];
+        let current = vec![("PostgresRemember".to_owned(), table.into())];
+        samples::check_bytes(&file, "PostgresRemember", current, |bytes| {
+            let table = String::from_utf8_lossy(bytes);
+            let columns = ["kind text", "shard bigint", "id bytea"];
+            let missing = columns.iter().find(|column| !table.contains(*column));
+            missing.map_or(Ok(()), |missing| Err(format!("there is no {missing}")))
+        });
+    }
+}

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::time::timeout;
 
-use tenure_cluster::messaging::{Lost, Message, Receipt, Received, Receiver, ReceiverError, Reply};
+use tenure_cluster::messaging::{
+    Lost, Message, Origin, Receipt, Received, Receiver, ReceiverError, Reply,
+};
 use tenure_cluster::{Cluster, Node};
 
 use super::PATIENCE;
@@ -84,7 +86,7 @@ impl<M: Message> Inbox<M> {
     }
 
     async fn give_one_back(&self, cluster: &Cluster, received: Received<Frame<M>>) {
-        let Received { message: frame, from, reply } = received;
+        let Received { message: frame, from, mut reply } = received;
         match frame {
             Frame::Mark { proxy } => self.answer_mark(cluster, &from, proxy).await,
             // Whoever asks is better served by an answer at once, and asks again.
@@ -98,8 +100,9 @@ impl<M: Message> Inbox<M> {
                     Ok(Ok(())) => self.send_back(cluster, &from, proxy, Some(bytes)).await,
                     _ => false,
                 };
-                if !sent {
-                    self.refuse(cluster, from, reply, Lost::NoSuchReceiver);
+                match sent {
+                    true => reply.take_origin().give_back(),
+                    false => self.refuse(cluster, from, reply, Lost::NoSuchReceiver),
                 }
             }
         }
@@ -201,7 +204,7 @@ impl<M: Message> OpenInbox<M> {
 pub(super) struct Handling<'a> {
     cluster: &'a Cluster,
     inbox: &'a str,
-    told_by: Option<Node>,
+    told_by: Option<(Node, Origin)>,
     /// To be told when it is handled.
     receipt: Option<Receipt>,
 }
@@ -212,13 +215,18 @@ impl<'a> Handling<'a> {
         inbox: &'a str,
         received: &mut Received<M>,
     ) -> Self {
-        let told_by = (!received.reply.is_awaited()).then(|| received.from.clone());
+        let told_by = match received.reply.is_awaited() {
+            true => None,
+            false => Some((received.from.clone(), received.reply.take_origin())),
+        };
         let receipt = received.reply.take_receipt();
         Self { cluster, inbox, told_by, receipt }
     }
 
     pub(super) fn finish(mut self) {
-        self.told_by = None;
+        if let Some((_, origin)) = self.told_by.take() {
+            origin.settle();
+        }
         if let Some(receipt) = self.receipt.take() {
             receipt.handled();
         }
@@ -227,8 +235,8 @@ impl<'a> Handling<'a> {
 
 impl Drop for Handling<'_> {
     fn drop(&mut self) {
-        if let Some(from) = self.told_by.take() {
-            let letter = Received { message: (), from, reply: Reply::nobody() };
+        if let Some((from, origin)) = self.told_by.take() {
+            let letter = Received { message: (), from, reply: origin.into() };
             self.cluster.refuse(self.inbox, None, letter, Lost::Unfinished);
         }
     }

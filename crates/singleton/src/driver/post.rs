@@ -13,15 +13,15 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use tenure_cluster::messaging::{
-    AskError, BOARD, DeadLetter, Lost, NotDone, Received, Receiver, ReceiverError,
+    AskError, BOARD, DeadLetter, Lost, NotDone, Protocol, Received, Receiver, ReceiverError,
 };
 use tenure_cluster::{Cluster, Node};
 use tenure_lease::Token;
 
 use super::PATIENCE;
-use super::frame::{FAREWELL, Farewell, RETURNED, Returned};
+use super::frame::{FAREWELL, RETURNED, Returned};
 use crate::hosted::inbox;
-use crate::word::Letter;
+use crate::wire::{Farewell, Letter};
 use crate::{StopReason, Word};
 
 /// One for each cluster that this process is in.
@@ -150,10 +150,10 @@ impl Post {
     }
 
     fn listen(self: Arc<Self>, cluster: &Cluster) -> Result<(), ReceiverError> {
-        let mut letters = cluster.receiver::<Letter>(&board())?;
+        let mut letters = cluster.receiver::<Protocol<Letter>>(&board())?;
         tokio::spawn(async move {
             while let Some(received) = letters.recv().await {
-                let Letter { singleton, word } = received.message;
+                let Letter { singleton, word } = received.message.message;
                 if received.reply.is_wanted() {
                     let managed = self.why_not(&singleton.as_str().into()).is_some();
                     tokio::spawn(received.reply.answer::<Letter>(managed));
@@ -167,7 +167,7 @@ impl Post {
 
     fn take_back(self: Arc<Self>, cluster: &Cluster) -> Result<(), ReceiverError> {
         let mut returned = cluster.receiver::<Returned>(RETURNED)?;
-        let mut farewells = cluster.receiver::<Farewell>(FAREWELL)?;
+        let mut farewells = cluster.receiver::<Protocol<Farewell>>(FAREWELL)?;
         tokio::spawn(async move {
             loop {
                 tokio::select! {
@@ -187,10 +187,14 @@ impl Post {
         let proxy = slots.get(&*singleton).and_then(|slot| slot.proxies.get(&proxy)?.upgrade());
         drop(slots);
         match (proxy, message) {
-            (Some(proxy), Some(message)) => proxy.returned(&from, message.into()),
+            (Some(proxy), Some(message)) => {
+                receiver.take_back(&from);
+                proxy.returned(&from, message.into());
+            }
             (Some(proxy), None) => proxy.marked(&from),
             // Nobody is left who could send it on.
             (None, Some(_)) => {
+                receiver.take_back(&from);
                 let (name, why) = (Some(inbox(&singleton).into()), Lost::Late);
                 receiver.dead_letter(DeadLetter {
                     to: from,
@@ -198,6 +202,7 @@ impl Post {
                     id: None,
                     count: 1,
                     why,
+                    detail: None,
                 });
             }
             (None, None) => {}
@@ -205,9 +210,9 @@ impl Post {
     }
 
     /// Answers when nothing is on its way to that node from here.
-    fn let_go(&self, received: Received<Farewell>) {
-        let Received { message: Farewell { singleton }, from, reply } = received;
-        let proxies = self.proxies_of(&singleton);
+    fn let_go(&self, received: Received<Protocol<Farewell>>) {
+        let Received { message: farewell, from, reply } = received;
+        let proxies = self.proxies_of(&farewell.message.singleton);
         tokio::spawn(async move {
             for proxy in proxies {
                 let _ = timeout(PATIENCE, proxy.let_go(from.clone())).await; // As long as it asks.
@@ -226,8 +231,9 @@ impl Post {
     pub(super) async fn bid_farewell(&self, cluster: &Cluster, singleton: &str) {
         let mut answers = JoinSet::new();
         for (node, _) in cluster.view().members() {
-            let sender = cluster.to::<Farewell>(node, FAREWELL);
-            let farewell = Farewell { singleton: singleton.into() };
+            let sender = cluster.to::<Protocol<Farewell>>(node, FAREWELL);
+            let message = Farewell { singleton: singleton.into() };
+            let farewell = Protocol { message, spoken: cluster.spoken_with(node) };
             answers.spawn(async move { drop(sender.ask(farewell).within(PATIENCE).await) });
         }
         while answers.join_next().await.is_some() {}
@@ -319,8 +325,9 @@ impl Post {
         if *to == cluster.me() {
             return self.deliver(singleton, to.clone(), word);
         }
-        let letter = Letter { singleton: singleton.into(), word };
-        let _ = cluster.to::<Letter>(to, &board()).post(letter);
+        let message = Letter { singleton: singleton.into(), word };
+        let letter = Protocol { message, spoken: cluster.spoken_with(to) };
+        let _ = cluster.to::<Protocol<Letter>>(to, &board()).post(letter);
     }
 
     /// The same, and asks whether there is a manager: true if it is known that there is none.
@@ -330,8 +337,9 @@ impl Post {
         to: Node,
         word: Word,
     ) -> (Node, bool) {
-        let letter = Letter { singleton: (*singleton).into(), word };
-        let sender = cluster.to::<Letter>(&to, &board());
+        let message = Letter { singleton: (*singleton).into(), word };
+        let letter = Protocol { message, spoken: cluster.spoken_with(&to) };
+        let sender = cluster.to::<Protocol<Letter>>(&to, &board());
         let answer = sender.ask(letter).within(ASKING).await;
         let no_post = AskError::from(NotDone::NoSuchReceiver(board().into()));
         (to, answer == Ok(false) || answer == Err(no_post))

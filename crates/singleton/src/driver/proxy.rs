@@ -206,6 +206,7 @@ impl<M: Message> Shared<M> {
             id: None,
             count: count as u64,
             why,
+            detail: None,
         });
     }
 
@@ -354,6 +355,7 @@ impl<M> Drop for Shared<M> {
             id: None,
             count: waiting,
             why: Lost::Unsent,
+            detail: None,
         });
     }
 }

@@ -29,14 +29,26 @@ fn view(text: &str) -> View {
             "!" => Status::Down,
             _ => Status::Up,
         };
-        let member = Member { status, up_number: index as u64 + 1, roles: Default::default() };
+        let member = Member {
+            status,
+            up_number: index as u64 + 1,
+            roles: Default::default(),
+            facts: Default::default(),
+        };
         members.push((node(name), member));
         if mark == "-" {
             cuts.push((node("z"), node(name)));
         }
     }
-    members
-        .push((node("z"), Member { status: Status::Up, up_number: 99, roles: Default::default() }));
+    members.push((
+        node("z"),
+        Member {
+            status: Status::Up,
+            up_number: 99,
+            roles: Default::default(),
+            facts: Default::default(),
+        },
+    ));
     View::of(members, cuts)
 }
 

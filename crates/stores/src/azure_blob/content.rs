@@ -202,8 +202,10 @@ const SECOND: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use tenure_lease::Owner;
+    use tenure_lease::backend::StoreErrorKind;
 
     use super::*;
+    use crate::records::samples;
 
     fn body(session: Option<SessionRef>, note: &[u8]) -> Body {
         let request = Acquire {
@@ -254,5 +256,29 @@ mod tests {
             let attached = expiry(Some(session.clone()), state, 300);
             assert_eq!(attached, (false, Expiry::ByObservation));
         }
+    }
+
+    fn record(body: &[u8]) -> Result<Option<Record>, StoreError> {
+        let (etag, body) = ("etag".into(), body.to_vec().into());
+        let state = LeaseState::Leased;
+        let blob = Blob { etag, state, date: 100, modified: 100, ttl: None, body };
+        Ok(Seen::new(&samples::name(), Some(blob))?.record())
+    }
+
+    #[test]
+    fn samples_can_be_read() {
+        let mut body = Body::new(&samples::request(), samples::TERM, samples::note());
+        body.line.holder.as_mut().unwrap().nonce = samples::NONCE;
+        samples::check_json("AzureBlob::held", body.encode(), &samples::held("etag"), record);
+        body.line.holder = None;
+        let expiry = Expiry::ByStore(Duration::from_secs(30));
+        let released = Record { expiry, ..samples::released("etag") };
+        samples::check_json("AzureBlob::released", body.encode(), &released, record);
+    }
+
+    #[test]
+    fn a_newer_format_is_refused() {
+        let newer = record(b"{\"format\":2,\"term\":\"of another kind\"}\n").unwrap_err();
+        assert_eq!(newer.kind(), StoreErrorKind::NewerFormat);
     }
 }

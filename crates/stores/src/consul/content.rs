@@ -218,8 +218,10 @@ const FOREIGN_TTL: Duration = Duration::from_secs(60);
 #[cfg(test)]
 mod tests {
     use tenure_lease::Owner;
+    use tenure_lease::backend::StoreErrorKind;
 
     use super::*;
+    use crate::records::samples;
 
     fn request(note: Option<Vec<u8>>) -> Acquire {
         Acquire {
@@ -256,5 +258,28 @@ mod tests {
             seen.lock_stands(holder)
         };
         assert_eq!([&live, &ended, &edited].map(stands), [true, false, false]);
+    }
+
+    fn record(value: &[u8]) -> Result<Option<Record>, StoreError> {
+        let (value, session) = (value.to_vec(), "id".to_owned());
+        let entry = Entry { value, session, lock_index: 3, modify_index: 500 };
+        Ok(Seen::new(&samples::name(), entry)?.record())
+    }
+
+    #[test]
+    fn samples_can_be_read() {
+        let request = samples::request();
+        let mut body = Body::new(&request, samples::TERM, Some("id".into()), samples::note());
+        body.line.holder.as_mut().unwrap().nonce = samples::NONCE;
+        let held = samples::held(&format!("3.{}", samples::NONCE));
+        samples::check_json("Consul::held", body.encode(), &held, record);
+        body.line.holder = None;
+        samples::check_json("Consul::released", body.encode(), &samples::released("500"), record);
+    }
+
+    #[test]
+    fn a_newer_format_is_refused() {
+        let newer = record(b"{\"format\":2,\"term\":\"of another kind\"}\n").unwrap_err();
+        assert_eq!(newer.kind(), StoreErrorKind::NewerFormat);
     }
 }

@@ -368,6 +368,8 @@ const FOREIGN_TTL_MIN: Duration = Duration::from_secs(1);
 const FOREIGN_TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 
 #[cfg(test)]
+mod samples;
+#[cfg(test)]
 mod tests {
     use tenure_lease::Owner;
     use tenure_lease::backend::StoreErrorKind;

@@ -223,10 +223,7 @@ impl DynamoStore {
     async fn try_release(&self, request: &Release) -> Result<Released, StoreError> {
         let Release { name, claim, known } = request;
         if !known.is_empty() {
-            let held = [CLAIM, OWNER, LEASE_UNTIL, SESSION, SESSION_TERM];
-            let change = Change::default().set(RVN, s(&item::released(*claim)));
-            let change = held.iter().fold(change, |change, gone| change.remove(gone));
-            let change = change.if_held_by(*claim, known);
+            let change = end_of_tenure(*claim).if_held_by(*claim, known);
             if let Outcome::Done { .. } =
                 self.api.update(Lane::Renewal, name.as_str(), change).await?
             {
@@ -335,6 +332,13 @@ fn acquisition(request: &Acquire, term: u64, seen: &Content) -> Change {
         change = change.note(&[]);
     }
     change.without_foreign(seen).if_still(seen)
+}
+
+/// What a release makes of a record.
+fn end_of_tenure(claim: Nonce) -> Change {
+    let held = [CLAIM, OWNER, LEASE_UNTIL, SESSION, SESSION_TERM];
+    let change = Change::default().set(RVN, s(&item::released(claim)));
+    held.iter().fold(change, |change, gone| change.remove(gone))
 }
 
 fn is_of(record: &Record, claim: Nonce, known: &[Nonce]) -> bool {

@@ -53,12 +53,15 @@ pub(super) enum Live {
 
 impl Live {
     pub(super) fn put(&self, keys: &Keys) -> RequestOp {
-        let value = match self {
+        RequestOp::put(&keys.live, self.value().into())
+    }
+
+    fn value(&self) -> String {
+        match self {
             Self::Held { nonce, ttl_ms } => format!("{nonce} {ttl_ms}"),
             Self::Released => RELEASED.to_owned(),
             Self::Foreign(name) => name.clone(),
-        };
-        RequestOp::put(&keys.live, value.into())
+        }
     }
 
     fn parse(value: &[u8]) -> Self {
@@ -359,6 +362,7 @@ const FOREIGN_NAME_MAX: usize = 253;
 mod tests {
     use super::*;
     use crate::etcd::messages::TxnRequest;
+    use crate::records::samples;
     use prost::Message as _;
 
     const TTL: Duration = Duration::from_secs(15);
@@ -468,5 +472,26 @@ mod tests {
         let compare = sight(60, &[]).conditions(&keys);
         let txn = TxnRequest { compare, success: vec![put], failure: vec![keys.range().into()] };
         assert!(txn.encoded_len() <= 160, "{} bytes", txn.encoded_len());
+    }
+
+    /// A sample is a line with the live key's value, and the kept key's.
+    #[test]
+    fn samples_can_be_read() {
+        let plan = sight(499, &[]).plan(&samples::request()).unwrap();
+        let kept = String::from_utf8(kept(&plan.kept, 500, 500).value).unwrap();
+        let read = |bytes: &[u8]| {
+            let at = bytes.iter().position(|byte| *byte == b'\n').unwrap();
+            let live = raw(&keys().live, &bytes[..at], 500, 510);
+            let kept = raw(&keys().kept, &bytes[at + 1..], 500, 500);
+            Ok(Sight::new(&keys(), 600, vec![live, kept])?.record())
+        };
+        let held = Live::Held { nonce: samples::NONCE, ttl_ms: plan.kept.ttl_ms };
+        for (name, live, expected) in [
+            ("Etcd::held", held, samples::held("510.500")),
+            ("Etcd::released", Live::Released, samples::released("510.500")),
+        ] {
+            let written = format!("{}\n{kept}", live.value()).into_bytes();
+            samples::check_json(name, written, &expected, read);
+        }
     }
 }

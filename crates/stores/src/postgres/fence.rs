@@ -168,3 +168,27 @@ const RAISE: &str = "INSERT INTO tenure_fences AS fence (resource, term, step)
     RETURNING 1";
 const READ: &str = "SELECT term::text, step::text FROM tenure_fences WHERE resource = $1";
 const HOLD: &str = "SELECT term::text, step::text FROM tenure_fences WHERE resource = $1 FOR SHARE";
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tenure_wire::samples;
+
+    use super::*;
+
+    /// A table that is there stays as it is: what the statements name must be in every table that was ever made.
+    #[test]
+    fn samples_of_tables_suit_the_statements() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/records.txt");
+        let table = &CREATE[CREATE.find("CREATE TABLE").unwrap()..];
+        let current = vec![("PostgresFence".to_owned(), table.into())];
+        samples::check_bytes(&file, "PostgresFence", current, |bytes| {
+            let table = String::from_utf8_lossy(bytes);
+            let columns =
+                ["resource text PRIMARY KEY", "term numeric(20, 0)", "step numeric(20, 0)"];
+            let missing = columns.iter().find(|column| !table.contains(*column));
+            missing.map_or(Ok(()), |missing| Err(format!("there is no {missing}")))
+        });
+    }
+}

@@ -37,6 +37,8 @@ mod clients;
 mod fence;
 mod listen;
 mod pool;
+#[cfg(test)]
+mod samples;
 mod statements;
 mod tls;
 mod trouble;

@@ -22,6 +22,8 @@
 
 mod driver;
 mod link;
+#[cfg(test)]
+mod samples;
 mod url;
 
 use std::collections::BTreeSet;

@@ -5,26 +5,28 @@ use std::time::Duration;
 
 use super::overflow::Overflows;
 use super::{
-    Entry, Frames, Head, Lost, Mailbox, Messaging, Node, Refused, State, mpsc, telemetry, timeout,
-    wire,
+    Entry, Frames, Head, Lost, Mailbox, Messaging, Node, Refused, SenderAccount, State, mpsc,
+    telemetry, timeout, wire,
 };
 
 pub(super) async fn read(
     messaging: Arc<Messaging>,
-    from: Node,
+    account: Arc<SenderAccount>,
     mut batches: mpsc::Receiver<Frames>,
 ) {
+    let from = account.node().clone();
     if !await_member(&messaging, &from).await {
         let mut messages = 0;
         while let Ok(frames) = batches.try_recv() {
             messages += frames.len() as u64;
         }
+        account.give_back(messages);
         telemetry::refused(Lost::Refused, messages);
         tracing::debug!(%from, messages, "messages of somebody who is no member were dropped");
         return;
     }
-    let overflows = Overflows::new(&messaging, from.clone());
-    let mut reader = Reader { messaging, from, last: None, overflows };
+    let overflows = Overflows::new(&messaging, from);
+    let mut reader = Reader { messaging, account, last: None, overflows };
     while let Some(mut frames) = batches.recv().await {
         while let Some(first) = frames.first() {
             match wire::head(first) {
@@ -35,12 +37,14 @@ pub(super) async fn read(
                     reader.deliver(kind, found, run);
                 }
                 Head::Back(back) => {
-                    reader.messaging.returned(&reader.from, back);
+                    reader.messaging.returned(reader.account.node(), back);
+                    reader.account.settle(1);
                     frames.read_next(|_| ());
                 }
                 // Those are posted.
                 Head::Hold(_) | Head::Release(_) | Head::Other => {
                     telemetry::ignored();
+                    reader.account.settle(1);
                     frames.read_next(|_| ());
                 }
             }
@@ -64,7 +68,7 @@ const NEWCOMER: Duration = Duration::from_secs(10);
 
 struct Reader {
     messaging: Arc<Messaging>,
-    from: Node,
+    account: Arc<SenderAccount>,
     /// Most messages go where the one before went.
     last: Option<Arc<Mailbox>>,
     overflows: Overflows,
@@ -84,7 +88,14 @@ impl Reader {
 
     /// Never waits: everything else that the node sends, answers included, comes after this.
     fn deliver(&mut self, kind: u8, found: Result<Arc<Mailbox>, Arc<str>>, run: Frames) {
-        let entry = Entry::frames(self.from.clone(), run.compact());
+        let entry = match kind {
+            // Whoever asks learns of everything by itself.
+            wire::ASK => {
+                self.account.settle(run.len() as u64);
+                Entry::frames(self.account.node().clone(), run.compact())
+            }
+            _ => Entry::told(&self.account, run.compact()),
+        };
         let mailbox = match found {
             Ok(mailbox) => mailbox,
             Err(name) => return self.messaging.refuse_entry(&name, entry, Lost::NoSuchReceiver),

@@ -8,7 +8,7 @@ use tenure_lease::Moment;
 
 use super::incoming::{Incoming, Key};
 use super::outgoing::Outgoing;
-use super::packet::{Ack, Packet};
+use super::packet::{Ack, Head, Packet};
 use crate::messaging::Message;
 
 /// A receiver gets these packets; `finish` says of each that it hands out what becomes of it: done
@@ -66,13 +66,19 @@ pub fn acks<'a>(count: u8, acks: impl Iterator<Item = &'a [u8]>) {
             sent = sent.max(numbers.number);
         }
         assert!(outgoing.next_wake(now).is_some() || done == sent, "what is open is sent again");
-        let Ok(ack) = Ack::decode(bytes) else { continue };
+        let Ok(ack) = tenure_wire::decode::<Ack>(bytes) else { continue };
         let finished = outgoing.heard(ack, now).len() as u64;
         done += finished;
         assert_eq!(done, outgoing.done());
         assert!(done <= sent, "nothing is done that was not sent");
         assert_eq!(outgoing.last(), u64::from(count), "nothing is lost, nothing made up");
     }
+}
+
+/// Reads bytes as each message.
+pub(crate) fn wire(bytes: &[u8]) {
+    tenure_wire::samples::check_read::<Head>(bytes);
+    tenure_wire::samples::check_read::<Ack>(bytes);
 }
 
 /// Between two acks.

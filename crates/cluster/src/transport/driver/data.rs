@@ -15,6 +15,7 @@ use super::socket::{self, Stream};
 use super::stuck::{Progress, StuckLane};
 use super::{Established, Failures, Flag, Shared, random};
 use crate::Node;
+use crate::transport::account::ReceiverAccount;
 use crate::transport::backoff::Backoff;
 use crate::transport::outbox::{Outbox, Segment};
 use crate::transport::{
@@ -56,6 +57,11 @@ impl DataLane {
     pub fn try_send_with(&self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), SendError> {
         self.0.outbox.try_append(encode)
     }
+
+    /// So many messages that were sent came back, or were refused: what becomes of them is known.
+    pub(crate) fn take_back(&self, count: u64) {
+        self.0.account.take_back(count);
+    }
 }
 
 #[derive(Debug)]
@@ -65,13 +71,14 @@ pub(super) struct DataLink {
     stop: Flag,
     ended: Flag,
     progress: Progress,
+    account: ReceiverAccount,
 }
 
 impl DataLink {
     pub(super) fn new(node: Node, settings: &TransportSettings) -> Self {
         let outbox = Outbox::new(settings.data_buffer, settings.data_frame_max);
         let (stop, ended, progress) = (Flag::new(), Flag::new(), Progress::default());
-        Self { node, outbox, stop, ended, progress }
+        Self { node, outbox, stop, ended, progress, account: ReceiverAccount::default() }
     }
 
     /// Whether messages have waited for this long without any of them arriving.
@@ -87,6 +94,12 @@ impl DataLink {
     /// Ends the link at once, whatever still waits.
     pub(super) fn stop(&self) {
         self.stop.raise();
+    }
+
+    /// Whether it is closed because the process at the other end is gone for good.
+    fn is_process_gone(&self) -> bool {
+        let why = self.outbox.closed();
+        why.is_some_and(|why| matches!(*why, Closed::Forgotten | Closed::OtherIncarnation(_)))
     }
 
     /// The transport was closed before the link's task could start.
@@ -110,6 +123,12 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<DataLink>) {
         telemetry::lost(0, messages);
         tracing::warn!(node = %link.node, messages, "messages were never sent");
         shared.tell(Event::Unsent { node: link.node.clone(), messages }).await;
+    }
+    let messages = link.account.unsettled();
+    if messages > 0 && link.is_process_gone() {
+        telemetry::unsettled(messages);
+        tracing::warn!(node = %link.node, messages, "messages were in the memory of a node that is gone");
+        shared.tell(Event::Unsettled { node: link.node.clone(), messages }).await;
     }
 }
 
@@ -201,8 +220,8 @@ async fn wanted(link: &DataLink) -> bool {
 struct Tally {
     sent: AtomicU64,
     arrived: AtomicU64,
-    /// All that were sent have arrived.
-    settled: Notify,
+    /// A report has come, and all that were sent have arrived.
+    all_arrived: Notify,
 }
 
 impl Tally {
@@ -289,7 +308,7 @@ async fn send(
         let takes = retire.is_none();
         tokio::select! {
             () = outbox.filled(), if takes => {}
-            () = tally.settled.notified(), if settles => {}
+            () = tally.all_arrived.notified(), if settles => {}
             // Its sender is dropped together with this future.
             _ = retiring.changed() => {}
             () = &mut idle => {
@@ -314,7 +333,7 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Reads how many messages have arrived.
+/// Reads how many messages have arrived, and how many are settled.
 async fn hear(link: &DataLink, tally: &Tally, mut read: ReadHalf<&mut Stream>) -> Down {
     let mut bytes = BytesMut::with_capacity(64);
     loop {
@@ -323,37 +342,46 @@ async fn hear(link: &DataLink, tally: &Tally, mut read: ReadHalf<&mut Stream>) -
             Ok(_) => {}
             Err(error) => return socket::cut(&error),
         }
-        let frames = match frame::take(&mut bytes, REPORT) {
+        let frames = match frame::take(&mut bytes, REPORT_MAX) {
             Ok(frames) => frames,
             Err(error) => return Down::Frame(error),
         };
         for report in frames {
-            let Ok(report) = report[..].try_into().map(u64::from_le_bytes) else {
+            let Some((arrived, settled)) = read_report(&report) else {
                 return Down::Cut("the peer's report of arrivals cannot be read".into());
             };
             // A peer that reports more than there was is not believed.
-            tally.arrived.store(report.min(tally.sent.load(Relaxed)), Relaxed);
+            let arrived = arrived.min(tally.sent.load(Relaxed));
+            let before = tally.arrived.swap(arrived, Relaxed);
+            link.account.report(arrived.saturating_sub(before), settled);
         }
         if tally.unknown() == 0 {
             link.progress.end();
-            tally.settled.notify_one();
+            tally.all_arrived.notify_one();
         } else {
             link.progress.go_on();
         }
     }
 }
 
-/// What has arrived may be about to be reported: a peer that left in order is not gone yet.
+/// How many have arrived, and how many are settled. A later version may report more behind that.
+fn read_report(report: &[u8]) -> Option<(u64, u64)> {
+    let (arrived, rest) = report.split_first_chunk()?;
+    let (settled, _) = rest.split_first_chunk()?;
+    Some((u64::from_le_bytes(*arrived), u64::from_le_bytes(*settled)))
+}
+
+/// What has arrived, or is settled, may be about to be reported: a peer that left in order is not gone yet.
 async fn hear_last_report(link: &DataLink, tally: &Tally, stream: &mut Stream) {
     let (read, _write) = tokio::io::split(stream);
-    let settled = async {
-        while tally.unknown() > 0 {
-            tally.settled.notified().await;
+    let all_settled = async {
+        while tally.unknown() + link.account.unsettled() > 0 {
+            tally.all_arrived.notified().await;
         }
     };
     tokio::select! {
         biased;
-        () = settled => {}
+        () = all_settled => {}
         _ = hear(link, tally, read) => {}
         () = sleep(LAST_REPORT) => {}
     }
@@ -363,5 +391,20 @@ async fn hear_last_report(link: &DataLink, tally: &Tally, stream: &mut Stream) {
 const LAST_REPORT: Duration = Duration::from_millis(100);
 /// How long what was sent on an outdated link may take to arrive.
 const SETTLE: Duration = Duration::from_secs(2);
-/// Bytes of a report: a count.
-const REPORT: usize = 8;
+/// Bytes of a report: two counts.
+pub(super) const REPORT: usize = 16;
+/// No version reports more.
+const REPORT_MAX: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_may_grow() {
+        let report = [7, 3, 1].map(u64::to_le_bytes);
+        assert_eq!(read_report(report[..2].as_flattened()), Some((7, 3)));
+        assert_eq!(read_report(report.as_flattened()), Some((7, 3)));
+        assert_eq!(read_report(&report.as_flattened()[..15]), None);
+    }
+}

@@ -136,7 +136,7 @@ async fn greet(
         node: local.node.clone(),
         lane,
     };
-    say(&mut stream, &Message::Hello(spoken(), hello)).await.map_err(refusal)?;
+    say(&mut stream, &Message::Hello(Version::announced(), hello)).await.map_err(refusal)?;
     let (version, Accepted { name, node, .. }) =
         judge_answer(listen(&mut stream).await?, local, &names)?;
     #[cfg(feature = "switch")]
@@ -202,7 +202,7 @@ pub(super) async fn answer(
                 shared.ask_for_proof(address);
             }
             // Its log is where somebody will look. If it does not listen, ours still has it.
-            let why = Message::Refused(spoken(), refused.to_string());
+            let why = Message::Refused(Version::announced(), refused.to_string());
             if say(&mut stream, &why).await.is_ok() {
                 let _ = stream.shutdown().await;
             }
@@ -213,7 +213,7 @@ pub(super) async fn answer(
 
 fn accepted(shared: &Shared) -> Message {
     let Local { cluster, name, node } = shared.local.clone();
-    Message::Accepted(Version::OURS, Accepted { cluster, name, node })
+    Message::Accepted(Version::announced(), Accepted { cluster, name, node })
 }
 
 pub(super) async fn say(stream: &mut Stream, message: &Message) -> io::Result<()> {
@@ -263,15 +263,6 @@ pub(super) fn names(chain: &[CertificateDer<'_>], cluster: &str) -> Result<Names
 
 /// An address is given at least this long, however many there are.
 const SHARE_MIN: Duration = Duration::from_millis(250);
-
-/// The version that this node says it speaks; a test makes processes that speak another.
-fn spoken() -> Version {
-    #[cfg(feature = "planted")]
-    if let Some(major) = std::env::var("TENURE_PLANTED_MAJOR").ok().and_then(|it| it.parse().ok()) {
-        return Version { major, ..Version::OURS };
-    }
-    Version::OURS
-}
 
 #[cfg(test)]
 mod tests {

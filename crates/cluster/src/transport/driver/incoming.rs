@@ -12,11 +12,12 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::claims::Admission;
+use super::data::REPORT;
 use super::greet::Greeted;
 use super::link::GOODBYE;
 use super::socket::{self, Stream};
 use super::{Established, Flag, Shared, lock};
-use crate::transport::{Direction, Down, Event, Frames, Lane, frame};
+use crate::transport::{Direction, Down, Event, Frames, Lane, SenderAccount, frame};
 use crate::{Address, Node};
 
 /// Who is connected to us. A node has one link for each lane: a second one means that it has given
@@ -27,6 +28,8 @@ pub(super) struct Incoming {
     /// Where each node's messages go. Kept for a while after its link has ended, so that what it
     /// sends on its next one comes after what is still waiting.
     queues: HashMap<Sender, Queue>,
+    /// What has become of each node's messages, until that node is forgotten.
+    accounts: HashMap<Sender, Arc<SenderAccount>>,
 }
 
 /// A node together with its certified name, so that nobody can replace another one's links.
@@ -57,6 +60,7 @@ impl Incoming {
             }
         }
         self.queues.retain(|(from, _), _| from != node);
+        self.accounts.retain(|(from, _), _| from != node);
     }
 
     /// Ends all links from an address but those of this name.
@@ -68,6 +72,7 @@ impl Incoming {
             }
         }
         self.queues.retain(|from, _| !is_other(from));
+        self.accounts.retain(|from, _| !is_other(from));
     }
 
     /// Ends all links.
@@ -82,6 +87,19 @@ impl Incoming {
         self.queues.retain(|sender, queue| {
             links.contains_key(&(sender.clone(), Lane::Data)) || now.since(queue.used) < idle
         });
+    }
+
+    /// The account of a node. With more than `max` of them, those of nodes that are not connected and
+    /// have nothing here are forgotten.
+    fn account(&mut self, sender: &Sender, max: usize) -> Arc<SenderAccount> {
+        if self.accounts.len() >= max && !self.accounts.contains_key(sender) {
+            let links = &self.links;
+            self.accounts.retain(|sender, account| {
+                !account.is_closed() || links.contains_key(&(sender.clone(), Lane::Data))
+            });
+        }
+        let new = || Arc::new(SenderAccount::new(sender.0.clone()));
+        self.accounts.entry(sender.clone()).or_insert_with(new).clone()
     }
 
     /// The queue for a node's messages, and its other end if it is new.
@@ -117,16 +135,23 @@ pub(super) async fn run(
     let established = Established::new(&shared, peer.clone(), shown, lane, direction).await;
     // How many messages were handed over.
     let arrived = AtomicU64::new(0);
+    let account = match lane {
+        Lane::Control => None,
+        Lane::Data => {
+            Some(lock(&shared.incoming).account(&sender, shared.settings.connections_max))
+        }
+    };
     let reading = async {
-        match lane {
-            Lane::Control => control(&established, &mut stream).await,
-            Lane::Data => {
+        match &account {
+            None => control(&established, &mut stream).await,
+            Some(account) => {
                 let room = shared.settings.incoming_batches;
                 let (queue, new) = lock(&shared.incoming).queue(&sender, room);
                 if let Some(frames) = new {
-                    shared.tell(Event::Data { from: peer.clone(), frames }).await;
+                    let (from, account) = (peer.clone(), account.clone());
+                    shared.tell(Event::Data { from, frames, account }).await;
                 }
-                data(&established, &mut stream, queue, &arrived).await
+                data(&established, &mut stream, queue, &arrived, account).await
             }
         }
     };
@@ -141,18 +166,21 @@ pub(super) async fn run(
         None if registered.is_in(&lock(&shared.incoming)) => Down::Closed,
         None => Down::Replaced,
     };
-    if lane == Lane::Data && matches!(why, Down::Closed | Down::Replaced | Down::Outdated) {
+    if let Some(account) = &account
+        && matches!(why, Down::Closed | Down::Replaced | Down::Outdated)
+    {
         // What has arrived is not in doubt when this end closes.
-        let _ = timeout(GOODBYE, report(&mut stream, arrived.load(Relaxed))).await;
+        let counts = [arrived.load(Relaxed), account.settled()];
+        let _ = timeout(GOODBYE, report(&mut stream, counts)).await;
     }
     established.end(stream, why, 0).await;
 }
 
-/// Tells the peer how many of its messages have arrived.
-async fn report(back: &mut (impl AsyncWrite + Unpin), arrived: u64) -> std::io::Result<()> {
-    let mut bytes = [0; frame::HEADER + 8];
-    bytes[0] = 8;
-    bytes[frame::HEADER..].copy_from_slice(&arrived.to_le_bytes());
+/// Tells the peer how many of its messages have arrived on this link, and how many of all are settled.
+async fn report(back: &mut (impl AsyncWrite + Unpin), counts: [u64; 2]) -> std::io::Result<()> {
+    let mut bytes = [0; frame::HEADER + REPORT];
+    bytes[0] = REPORT as u8;
+    bytes[frame::HEADER..].copy_from_slice(counts.map(u64::to_le_bytes).as_flattened());
     back.write_all(&bytes).await?;
     back.flush().await
 }
@@ -223,15 +251,16 @@ async fn data(
     stream: &mut Stream,
     queue: mpsc::Sender<Frames>,
     arrived: &AtomicU64,
+    account: &SenderAccount,
 ) -> Down {
     let max = established.shared.settings.data_frame_max;
     let (mut stream, mut back) = tokio::io::split(stream);
     let mut read = BytesMut::new();
     let mut room = DATA_READ_MIN;
     let mut batch = Frames::default();
-    // The peer is told in a while what has arrived, once for many.
-    let mut report_due = Box::pin(sleep(REPORT_DELAY));
-    let mut unreported = false;
+    // The peer is told in a while what has arrived, once for many, and then what is settled, until all is.
+    let (mut report_due, mut delay) = (Box::pin(sleep(REPORT_DELAY)), REPORT_DELAY);
+    let (mut unreported, mut reported) = (false, [0; 2]);
     let mut unwanted = std::pin::pin!(queue.closed());
     loop {
         if batch.is_empty() {
@@ -248,10 +277,19 @@ async fn data(
         tokio::select! {
             biased;
             () = &mut report_due, if unreported => {
-                unreported = false;
-                if let Err(error) = report(&mut back, arrived.load(Relaxed)).await {
+                unreported = !account.is_closed();
+                let counts = [arrived.load(Relaxed), account.settled()];
+                delay = match counts == reported {
+                    true => (delay * 2).min(REPORT_DELAY_MAX),
+                    false => REPORT_DELAY,
+                };
+                report_due.as_mut().reset(Instant::now() + delay);
+                if counts != reported
+                    && let Err(error) = report(&mut back, counts).await
+                {
                     return socket::cut(&error);
                 }
+                reported = counts;
             }
             () = &mut unwanted => return Down::Closed,
             room = queue.reserve(), if full => {
@@ -259,9 +297,10 @@ async fn data(
                     return Down::Closed; // Nobody wants them.
                 };
                 arrived.fetch_add(batch.len() as u64, Relaxed);
+                account.arrive(batch.len() as u64);
                 room.send(std::mem::take(&mut batch));
-                if !unreported {
-                    unreported = true;
+                if !unreported || delay > REPORT_DELAY {
+                    (unreported, delay) = (true, REPORT_DELAY);
                     report_due.as_mut().reset(Instant::now() + REPORT_DELAY);
                 }
             }
@@ -289,6 +328,8 @@ fn ended(rest: &[u8]) -> Down {
 
 /// Reports are for the case of a cut; until then they only cost.
 const REPORT_DELAY: Duration = Duration::from_millis(20);
+/// A receiver may take its time: there is a look at least so often whether it has settled something.
+const REPORT_DELAY_MAX: Duration = Duration::from_secs(1);
 const CONTROL_READ: usize = 4 << 10;
 /// Messages share a buffer of at least and at most so many bytes, unless one is longer.
 const DATA_READ_MIN: usize = 4 << 10;

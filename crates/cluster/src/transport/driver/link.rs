@@ -30,6 +30,7 @@ impl<'a> Established<'a> {
         direction: Direction,
     ) -> Self {
         telemetry::up(lane, direction, 1.0);
+        shared.remember_spoken(&peer);
         let bytes = telemetry::bytes(lane, direction);
         let link = Link { peer, lane, direction };
         let established = Self { shared, link, shown, bytes };

@@ -78,7 +78,15 @@ fn one_that_was_out_of_reach_has_its_time_afterwards() {
     let mut second = Bench::on(Setup::Gossip, 1, 3);
     let up = |index: usize| {
         let (status, up_number) = (tenure_cluster::Status::Up, index as u64 + 1);
-        (node(index), tenure_cluster::Member { status, up_number, roles: Default::default() })
+        (
+            node(index),
+            tenure_cluster::Member {
+                status,
+                up_number,
+                roles: Default::default(),
+                facts: Default::default(),
+            },
+        )
     };
     let cut = tenure_cluster::View::of((0..3).map(up), [(node(2), node(0))]);
     second.coordinator.view(Some(&cut), second.now);

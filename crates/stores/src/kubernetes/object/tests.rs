@@ -3,6 +3,7 @@ use serde_json::json;
 use tenure_lease::Owner;
 
 use super::*;
+use crate::records::samples;
 
 fn object(value: serde_json::Value) -> LeaseObject {
     let mut value = value;
@@ -230,4 +231,36 @@ fn newer_and_damaged_annotations_are_told_apart() {
     let mut bad_note = held();
     bad_note.annotations().insert(NOTE.to_owned(), "%".to_owned());
     assert_eq!(bad_note.record().unwrap_err().kind(), StoreErrorKind::Damaged);
+}
+
+#[test]
+fn samples_can_be_read() {
+    let mut unheld = LeaseObject::unheld(&samples::name());
+    unheld.metadata.uid = Some("u".to_owned());
+    unheld.metadata.resource_version = Some(samples::TERM.to_string());
+    let (request, time) = (samples::request(), "2026-01-02T03:04:05.000006Z");
+    let (acquired, token) = unheld.acquired(&request, None, time.to_owned()).unwrap();
+    let renew = Renew {
+        name: samples::name(),
+        claim: request.claim,
+        token,
+        known: vec![request.claim],
+        nonce: samples::NONCE,
+        ttl: request.ttl,
+        note: None,
+        fresh_connection: false,
+    };
+    let held = acquired.renewed(&renew, time.to_owned()).unwrap();
+    let released = held.clone().released(time.to_owned()).unwrap();
+    let (owner, nonce) = (&request.owner, samples::NONCE);
+    let held_version = format!("u/{owner}/1/{}/{time}/{time}/{nonce}", i32::MAX);
+    let released_version = format!("u//1/1/{time}/{time}/");
+    for (name, object, expected) in [
+        ("Kubernetes::held", held, samples::held(&held_version)),
+        ("Kubernetes::released", released, samples::released(&released_version)),
+    ] {
+        samples::check_json(name, serde_json::to_vec(&object).unwrap(), &expected, |bytes| {
+            serde_json::from_slice::<LeaseObject>(bytes).unwrap().record()
+        });
+    }
 }

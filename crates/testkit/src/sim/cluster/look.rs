@@ -1,6 +1,6 @@
 //! Looks at everybody from outside: do the invariants hold, and what was met on the way?
 
-use tenure_cluster::message::Control;
+use tenure_cluster::wire::Control;
 use tenure_cluster::{Event, Membership, Status, View};
 
 use super::Sim;

@@ -2,8 +2,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use tenure_cluster::formation::{Formation, FormationNote};
-use tenure_cluster::message::Control;
 use tenure_cluster::resolver::Resolver;
+use tenure_cluster::wire::Control;
 use tenure_cluster::{Membership, Node, Status};
 use tenure_lease::Moment;
 

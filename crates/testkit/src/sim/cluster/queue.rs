@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use tenure_cluster::message::Control;
+use tenure_cluster::wire::Control;
 use tenure_cluster::{Incarnation, Node};
 use tenure_lease::Moment;
 

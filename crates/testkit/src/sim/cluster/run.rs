@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure_cluster::membership::Effect;
-use tenure_cluster::message::Control;
+use tenure_cluster::wire::Control;
 use tenure_cluster::{Address, Ending, Event, Incarnation, Node, View};
 use tenure_lease::Moment;
 
@@ -261,7 +261,7 @@ impl Sim {
         let Some(place) = self.by_address.get(to).copied() else { return };
         self.mix(1, place as u64);
         if self.settings.count_bytes {
-            self.bytes += tenure_cluster::message::encoded_len(&message) as u64 + FRAME;
+            self.bytes += tenure_cluster::wire::encoded_len(&message) as u64 + FRAME;
         }
         let mut message = Some(message);
         let journeys = self.network.journeys(from, place, &mut self.random);

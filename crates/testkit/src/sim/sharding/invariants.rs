@@ -9,7 +9,7 @@ mod one_place;
 
 use tenure_cluster::Node;
 use tenure_lease::{Moment, Token};
-use tenure_sharding::message::Answer;
+use tenure_sharding::wire::Answer;
 use tenure_sharding::{Setup, Shard};
 
 use super::Tally;

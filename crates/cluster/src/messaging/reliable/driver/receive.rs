@@ -6,7 +6,7 @@ use super::super::incoming::{Incoming, Key};
 use super::super::packet::{Ack, Packet};
 use super::{acks, lock};
 use crate::messaging::message::decode;
-use crate::messaging::{Message, Messaging, Received, Receiver, ReceiverError, Sender};
+use crate::messaging::{Message, Messaging, Protocol, Received, Receiver, ReceiverError, Sender};
 use crate::{Cluster, Node};
 
 impl Cluster {
@@ -175,10 +175,11 @@ impl Hold {
     }
 
     fn tell(&self, ack: Ack) {
-        let sender =
-            Sender::<Ack>::new(&self.messaging, self.from.clone(), acks(self.key.1).into());
+        let spoken = self.messaging.spoken_with(&self.from);
+        let name = acks(self.key.1).into();
+        let sender = Sender::<Protocol<Ack>>::new(&self.messaging, self.from.clone(), name);
         // Lost, it will be asked for.
-        let _ = sender.try_tell(ack);
+        let _ = sender.try_tell(Protocol { message: ack, spoken });
     }
 }
 

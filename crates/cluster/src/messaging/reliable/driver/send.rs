@@ -9,8 +9,8 @@ use super::super::outgoing::Outgoing;
 use super::super::packet::{Ack, Head, OVERHEAD, Packet};
 use super::{acks, lock};
 use crate::messaging::{
-    DeadLetter, DeadLetters, Lost, Message, Messaging, NotDone, Received, Receiver, ReceiverError,
-    Sender,
+    DeadLetter, DeadLetters, Lost, Message, Messaging, NotDone, Protocol, Received, Receiver,
+    ReceiverError, Sender,
 };
 use crate::transport::Closed;
 use crate::{Cluster, Node};
@@ -158,7 +158,7 @@ impl Task {
     async fn run(
         mut self,
         mut target: watch::Receiver<Option<Node>>,
-        mut acks: Receiver<Ack>,
+        mut acks: Receiver<Protocol<Ack>>,
         mut letters: DeadLetters,
     ) {
         let mut heard = Vec::new();
@@ -229,12 +229,12 @@ impl Task {
         }
     }
 
-    fn heard(&self, acks: impl Iterator<Item = Received<Ack>>) {
+    fn heard(&self, acks: impl Iterator<Item = Received<Protocol<Ack>>>) {
         let mut outgoing = lock(&self.shared.outgoing);
         let now = Moment::now();
         let mut room = 0;
         for ack in acks {
-            let done = outgoing.heard(ack.message, now);
+            let done = outgoing.heard(ack.message.message, now);
             room +=
                 done.iter().map(|payload: &Bytes| weight(payload.len()) as usize).sum::<usize>();
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tenure_lease::Token;
 use tenure_sharding::Shard;
-use tenure_sharding::message::Answer;
+use tenure_sharding::wire::Answer;
 
 use super::Active;
 
