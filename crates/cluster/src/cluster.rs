@@ -9,9 +9,9 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::Node;
-use crate::driver::{self, Command, Proof, Started};
+use crate::driver::{self, Command, Proof, Question, Questions, Started};
 use crate::membership::{Ending, Event};
-use crate::messaging::Messaging;
+use crate::messaging::{Messaging, NotDone};
 use crate::settings::{Settings, SettingsError};
 use crate::transport::{Identity, IdentityError, TransportError};
 use crate::view::View;
@@ -29,6 +29,7 @@ struct Shared {
     state: watch::Receiver<State>,
     events: broadcast::Sender<Event>,
     hooks: Hooks,
+    questions: Arc<Questions>,
     messaging: Arc<Messaging>,
     proof: watch::Receiver<Proof>,
     identity: Option<Identity>,
@@ -132,11 +133,20 @@ impl Cluster {
     pub fn start(settings: Settings) -> Result<Self, JoinError> {
         settings.check()?;
         let hooks = Hooks::default();
-        let Started { commands, state, events, messaging, proof, identity } =
+        let Started { commands, state, events, messaging, proof, identity, questions } =
             driver::start(settings.clone(), hooks.clone())?;
-        let local = Mutex::default();
-        let shared =
-            Shared { commands, state, events, hooks, messaging, proof, identity, settings, local };
+        let shared = Shared {
+            commands,
+            state,
+            events,
+            hooks,
+            questions,
+            messaging,
+            proof,
+            identity,
+            settings,
+            local: Mutex::default(),
+        };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -232,7 +242,9 @@ impl Cluster {
     /// Leaves: tells the others, hands over what this node hosts, is gone. Returns when it is.
     ///
     /// Drain your server first, and then leave: while this node leaves, what it tells and asks still finds
-    /// its way; afterwards every call is an error.
+    /// its way. When it has handed over everything, it waits for the answers of singletons and entities
+    /// that it has asked, 5 s at most; what is asked from then on is refused, and afterwards every call is
+    /// an error.
     pub async fn leave(&self) {
         let _ = self.shared.commands.send(Command::Leave).await; // Gone already is as good.
         self.ended().await;
@@ -318,6 +330,13 @@ impl Cluster {
             Ok(value) => value,
             Err(_) => unreachable!("it is filed under its type"),
         }
+    }
+
+    /// Begins a question that this node waits for when it leaves: after everything was handed over, until
+    /// this is dropped, and 5 s at most. Refused once it waits: this node is about to go. For what is built
+    /// on the cluster, and asks again elsewhere.
+    pub fn question(&self) -> Result<Question, NotDone> {
+        self.shared.questions.begin()
     }
 
     pub(crate) fn messaging(&self) -> &Arc<Messaging> {

@@ -8,6 +8,7 @@ mod formation;
 mod life;
 mod outside;
 mod preflight;
+mod questions;
 mod warnings;
 
 use std::any::Any;
@@ -26,6 +27,8 @@ use crate::settings::Settings;
 use crate::transport::{Handles, Identity, Local, Security, Transport};
 use crate::{Incarnation, Node, telemetry};
 pub(crate) use preflight::Proof;
+pub use questions::Question;
+pub(crate) use questions::Questions;
 
 /// What users ask for.
 #[derive(Debug)]
@@ -42,6 +45,7 @@ struct Driver {
     settings: Settings,
     security: Security,
     hooks: Hooks,
+    questions: Arc<Questions>,
     /// The runtime that user code runs on.
     data: Handle,
     commands: mpsc::Receiver<Command>,
@@ -62,6 +66,7 @@ pub(crate) struct Started {
     pub(crate) messaging: Arc<Messaging>,
     pub(crate) proof: watch::Receiver<Proof>,
     pub(crate) identity: Option<Identity>,
+    pub(crate) questions: Arc<Questions>,
 }
 
 /// Starts a node's thread.
@@ -91,7 +96,9 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
     let (proof_in, proof) = watch::channel(Proof::Pending);
     let leases = preflight::leases(&settings);
     runtime.spawn(preflight::prove(leases, preflight::EVERY, proof_in));
+    let questions = Arc::<Questions>::default();
     let driver = Driver {
+        questions: questions.clone(),
         newest_cluster: 0,
         proof: proof.clone(),
         hooks,
@@ -122,7 +129,8 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
             }
         })
         .map_err(|error| failed("cannot start a thread", error))?;
-    Ok(Started { commands, state: state.subscribe(), events, messaging, proof, identity })
+    let state = state.subscribe();
+    Ok(Started { commands, state, events, messaging, proof, identity, questions })
 }
 
 impl Driver {

@@ -44,6 +44,7 @@ pub use cluster::{Cluster, Events, JoinError, NotReady, Views};
 pub use discovery::{
     BoxError, Discover, Discovery, DiscoveryError, KubernetesService, ServicePort, SrvName,
 };
+pub use driver::Question;
 pub use membership::{Decided, Effect, Ending, Event, Membership};
 pub use node::{Address, AddressError, Incarnation, Node};
 pub use settings::{MembershipSettings, Settings, SettingsError};

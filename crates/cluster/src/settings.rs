@@ -32,8 +32,9 @@ pub struct Settings {
     /// The cluster's name: the same on all its nodes, and in their certificates. Letters, digits,
     /// `-`, `.` and `_`.
     pub cluster: String,
-    /// The node's name: what people call it, and what its certificate says. Default: `POD_NAME`,
-    /// else `HOSTNAME`, else the host's name.
+    /// The node's name: what people call it, and what its certificate says. Shards and singletons that
+    /// belong to a node go by it, so it should be the same after a restart. At most 253 bytes. Default:
+    /// `POD_NAME`, else `HOSTNAME`, else the host's name.
     #[serde(default = "default_name")]
     pub name: String,
     /// Where the others reach this node, `host:port`; also its place in the order of nodes. Default:
@@ -78,7 +79,7 @@ pub struct Settings {
     #[serde(default)]
     pub must_agree: BTreeMap<String, String>,
     /// The version of your application, as operators should see it: `tenure cluster status`, the page and
-    /// `tenure_cluster_versions` tell it for each member. Nothing depends on it.
+    /// `tenure_cluster_versions` tell it for each member. Nothing depends on it. At most 128 bytes.
     #[serde(default)]
     pub version: Option<String>,
     /// The timing of membership.
@@ -209,6 +210,18 @@ impl Settings {
                  way to find the cluster",
             );
         }
+        let lengths = [
+            ("name", self.name.len(), NAME_MAX),
+            ("version", self.version.as_ref().map_or(0, String::len), VERSION_MAX),
+        ];
+        for (name, len, max) in lengths {
+            if len > max {
+                return Err(SettingsError(format!(
+                    "{name} has {len} bytes, and at most {max} are allowed: all members keep it, and \
+                     tell each other; set {name} to something shorter"
+                )));
+            }
+        }
         for discovery in &self.discover {
             if let Some(feature) = discovery.missing_feature() {
                 return Err(SettingsError(format!(
@@ -303,6 +316,10 @@ fn default_seed_patience() -> Duration {
     Duration::from_secs(5)
 }
 
+/// How many bytes a node's name may have: as a name in the DNS.
+pub(crate) const NAME_MAX: usize = 253;
+/// How many bytes the application's version may have.
+pub(crate) const VERSION_MAX: usize = 128;
 const LOOPBACK: &str = "127.0.0.1:7400";
 
 /// The timing of membership: how soon a silent node is noticed, how soon news is everywhere.
@@ -474,3 +491,24 @@ pub enum Rule {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SettingsError(pub String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_all_members_keep_has_a_length() {
+        let settings = || {
+            let address: Address = "127.0.0.1:7400".parse().unwrap();
+            Settings::new("shop").identity("certs").discover(Discovery::Node(address))
+        };
+        let named = |len| settings().name("n".repeat(len)).check();
+        let versioned = |len| Settings { version: Some("v".repeat(len)), ..settings() }.check();
+        assert_eq!(named(NAME_MAX), Ok(()));
+        assert_eq!(versioned(VERSION_MAX), Ok(()));
+        let refused = named(NAME_MAX + 1).unwrap_err().to_string();
+        assert!(refused.starts_with("name has 254 bytes, and at most 253"), "{refused}");
+        let refused = versioned(VERSION_MAX + 1).unwrap_err().to_string();
+        assert!(refused.starts_with("version has 129 bytes, and at most 128"), "{refused}");
+    }
+}

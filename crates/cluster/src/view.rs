@@ -23,8 +23,8 @@ use std::time::Duration;
 use tenure_lease::Moment;
 
 pub use digest::Digest;
-pub(crate) use member::facts_of;
 pub use member::{Facts, Member, MemberVersions, Role, Roles, Status};
+pub(crate) use member::{bounded_facts, facts_of};
 pub use merge::Change;
 pub use survivors::{Survivors, SurvivorsError};
 pub use table::Row;

@@ -11,7 +11,7 @@ use tenure_wire::{Unreadable, Version, WireMessage};
 
 use crate::Node;
 use crate::downing::Converged;
-use crate::view::{Digest, Facts, Roles, View};
+use crate::view::{Digest, Facts, Roles, View, bounded_facts};
 
 /// A message of the control lane. Who sent it is known from the connection.
 ///
@@ -148,7 +148,7 @@ pub struct Join {
     /// What it can be used for.
     pub roles: Roles,
     /// What else the others should know of it.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "bounded_facts")]
     pub facts: Facts,
     /// Settings that must be the same everywhere, by name, without those that have their default.
     pub settings: Arc<[(String, String)]>,

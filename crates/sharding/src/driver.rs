@@ -29,6 +29,7 @@ mod guard;
 mod handle;
 mod hosting;
 mod idle;
+mod keep;
 mod letter;
 mod look;
 mod memory;

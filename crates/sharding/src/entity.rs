@@ -11,6 +11,7 @@ use tenure_cluster::messaging::{Message, Received, Reply};
 use tenure_lease::{Loss, Session, Token};
 
 use crate::Shard;
+use crate::hosted_guard::{GuardCount, HostedGuard};
 use crate::id::EntityId;
 
 /// What goes wrong in an entity: anything.
@@ -181,12 +182,7 @@ impl Hosted {
 
     /// Waits until it has to stop, and says why.
     pub async fn stopping(&self) -> StopReason {
-        let mut stop = self.shard.stop.clone();
-        match stop.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone().unwrap_or(StopReason::OutOfCluster),
-            // Whoever drives it is gone, which only a runtime that is shut down can cause.
-            Err(_) => StopReason::OutOfCluster,
-        }
+        self.shard.stopping().await
     }
 
     /// Lets the entity go once it has received what waits for it, to save memory; the next message
@@ -198,6 +194,12 @@ impl Hosted {
     /// The cluster that it is in.
     pub fn cluster(&self) -> &Cluster {
         &self.shard.cluster
+    }
+
+    /// A guard for work that the entity starts beside its messages, such as a task. While one is kept, the
+    /// shard is given to no other node, until its time to stop is over.
+    pub fn guard(&self) -> HostedGuard {
+        HostedGuard::new(self.shard.clone(), self.id.clone())
     }
 
     pub(crate) fn is_passivated(&self) -> bool {
@@ -234,11 +236,21 @@ pub(crate) struct HostedShard {
     /// Kept for as long, too: whoever takes the place of a control that failed waits for that.
     pub(crate) _life: Arc<()>,
     pub(crate) stop: watch::Receiver<Option<StopReason>>,
+    pub(crate) guards: Arc<GuardCount>,
 }
 
 impl HostedShard {
     pub(crate) fn is_held(&self) -> bool {
         self.stop.borrow().is_none() && self.has_session()
+    }
+
+    pub(crate) async fn stopping(&self) -> StopReason {
+        let mut stop = self.stop.clone();
+        match stop.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or(StopReason::OutOfCluster),
+            // Whoever drives it is gone: control has failed, or the runtime is shut down.
+            Err(_) => StopReason::OutOfCluster,
+        }
     }
 
     /// Whether its time is not over, whoever has noticed.

@@ -41,6 +41,7 @@ mod entity;
 #[doc(hidden)]
 pub mod fuzzing;
 mod host;
+mod hosted_guard;
 mod id;
 mod key;
 
@@ -62,6 +63,7 @@ pub use daemon::{Daemon, Daemons};
 pub use driver::{Asking, EntityRef, NotCoordinator, RegionStats, Reliable, Sharding};
 pub use entity::{BoxError, Entity, Hosted, StopReason};
 pub use host::{Host, Shard};
+pub use hosted_guard::HostedGuard;
 pub use id::shard_of;
 pub use key::ShardKey;
 pub use region::Region;

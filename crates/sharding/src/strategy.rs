@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use tenure_cluster::{Address, Node};
+use tenure_cluster::Node;
 
 use crate::Shard;
 
@@ -16,18 +16,22 @@ pub enum Strategy {
     LeastShards,
     /// Each shard to the same node whoever coordinates, as long as the nodes are the same; of those
     /// nodes none has to move what it has when another comes or goes. Numbers of shards differ by a
-    /// few; with ten shards for each node, some have half of that more.
+    /// few; with ten shards for each node, some have half of that more. Nodes are told apart by their
+    /// names ([`Load::label`]), so one that is started again at another address gets its shards back.
     ConsistentHashing,
-    /// These shards to these nodes, while they are there; the others to those that have least.
-    Pinned(Arc<BTreeMap<Shard, Address>>),
+    /// These shards to the nodes of these names or addresses, while they are there; the others to those
+    /// that have least.
+    Pinned(Arc<BTreeMap<Shard, Arc<str>>>),
     /// As you like.
     Custom(Arc<dyn Placement>),
 }
 
 impl Strategy {
-    /// These shards to these nodes.
-    pub fn pinned(pins: impl IntoIterator<Item = (Shard, Address)>) -> Self {
-        Self::Pinned(Arc::new(pins.into_iter().collect()))
+    /// These shards to these nodes: each by its name, which it keeps when it is started again elsewhere,
+    /// or by its address, `host:port`.
+    pub fn pinned<N: ToString>(pins: impl IntoIterator<Item = (Shard, N)>) -> Self {
+        let pins = pins.into_iter().map(|(shard, node)| (shard, node.to_string().into()));
+        Self::Pinned(Arc::new(pins.collect()))
     }
 
     /// As you like.
@@ -64,8 +68,23 @@ impl Eq for Strategy {}
 pub struct Load {
     /// Where it is.
     pub node: Node,
+    /// The node's name, which it keeps when it is started again elsewhere; `None` if it has told none, or
+    /// if another of these regions has the same one.
+    pub name: Option<Arc<str>>,
     /// How many shards it has, or will have.
     pub shards: usize,
+}
+
+impl Load {
+    /// What stays the same when the node is started again: its name if that says which one it is, else its
+    /// address.
+    pub fn label(&self) -> &str {
+        self.name.as_deref().unwrap_or_else(|| self.node.address.as_str())
+    }
+
+    fn is_pinned_to(&self, pin: &str) -> bool {
+        self.name.as_deref() == Some(pin) || self.node.address.as_str() == pin
+    }
 }
 
 /// Decides where shards go. It keeps nothing and looks at nothing but what it is given, so that every
@@ -119,8 +138,8 @@ struct Hashing;
 
 impl Hashing {
     /// The same in every version, for good: it says where shards are.
-    fn score(shard: Shard, node: &Node) -> u64 {
-        let bytes = node.address.as_str().bytes().chain(shard.0.to_le_bytes());
+    fn score(shard: Shard, label: &str) -> u64 {
+        let bytes = label.bytes().chain(shard.0.to_le_bytes());
         let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
@@ -133,7 +152,7 @@ impl Hashing {
 impl Placement for Hashing {
     fn place(&self, shard: Shard, regions: &[Load]) -> Option<usize> {
         let scores = regions.iter().enumerate();
-        scores.max_by_key(|(_, load)| Self::score(shard, &load.node)).map(|(place, _)| place)
+        scores.max_by_key(|(_, load)| Self::score(shard, load.label())).map(|(place, _)| place)
     }
 
     fn moves(&self, regions: &[Load], homes: &[(Shard, usize)], limit: usize) -> Vec<Shard> {
@@ -143,19 +162,18 @@ impl Placement for Hashing {
     }
 }
 
-impl Placement for Arc<BTreeMap<Shard, Address>> {
+impl Placement for Arc<BTreeMap<Shard, Arc<str>>> {
     fn place(&self, shard: Shard, regions: &[Load]) -> Option<usize> {
-        let pinned = self
-            .get(&shard)
-            .and_then(|address| regions.iter().position(|load| load.node.address == *address));
+        let pinned =
+            self.get(&shard).and_then(|pin| regions.iter().position(|load| load.is_pinned_to(pin)));
         pinned.or_else(|| Least.place(shard, regions))
     }
 
     fn moves(&self, regions: &[Load], homes: &[(Shard, usize)], limit: usize) -> Vec<Shard> {
         let is_stray = |(shard, home): &(Shard, usize)| match self.get(shard) {
             None => false,
-            Some(address) => {
-                let wanted = regions.iter().position(|load| load.node.address == *address);
+            Some(pin) => {
+                let wanted = regions.iter().position(|load| load.is_pinned_to(pin));
                 wanted.is_some_and(|wanted| wanted != *home)
             }
         };
@@ -175,7 +193,7 @@ mod tests {
     use crate::testing::node;
 
     fn loads(count: usize) -> Vec<Load> {
-        (0..count).map(|index| Load { node: node(index), shards: 0 }).collect()
+        (0..count).map(|index| Load { node: node(index), name: None, shards: 0 }).collect()
     }
 
     fn homes(strategy: &Strategy, regions: &mut [Load], shards: u32) -> Vec<(Shard, usize)> {
@@ -200,6 +218,23 @@ mod tests {
         assert!((700..1150).contains(&moved.len()), "{}", moved.len());
         for shard in moved {
             assert_eq!(strategy.placement().place(shard, &eleven), Some(10));
+        }
+    }
+
+    /// Each node has another address after a restart, and the same name.
+    #[test]
+    fn names_outlive_addresses() {
+        let named = |from: usize| -> Vec<Load> {
+            let name = |index: usize| Some(format!("shop-{index}").into());
+            let load = |index| Load { node: node(from + index), name: name(index), shards: 0 };
+            (0..5).map(load).collect()
+        };
+        let pins = (0..10).map(|shard| (Shard(shard), "shop-3"));
+        for strategy in [Strategy::ConsistentHashing, Strategy::pinned(pins)] {
+            let (mut before, mut after) = (named(0), named(5));
+            let first = homes(&strategy, &mut before, 100);
+            assert_eq!(homes(&strategy, &mut after, 100), first, "{strategy:?}");
+            assert_eq!(strategy.placement().moves(&after, &first, 100), [], "{strategy:?}");
         }
     }
 

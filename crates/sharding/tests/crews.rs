@@ -201,6 +201,71 @@ async fn an_entity_that_panics_when_it_is_dropped_costs_itself_alone() {
     world.end().await;
 }
 
+/// Keeps its thread when it is told to stop, so that the others are not told before their time is over.
+/// All of them panic when they are dropped.
+struct Brittle {
+    fates: Arc<Fates>,
+}
+
+#[derive(Default)]
+struct Fates {
+    made: AtomicUsize,
+    dropped: AtomicUsize,
+    /// Whether one has kept the thread, and none panics any more.
+    calm: AtomicBool,
+}
+
+impl Entity for Brittle {
+    type Message = Order;
+
+    async fn receive(&mut self, received: Received<Order>, _: &Hosted) -> Result<(), BoxError> {
+        Ok(received.reply.answer::<Here>(()).await?)
+    }
+
+    async fn stopped(&mut self, _: StopReason) {
+        if !self.fates.calm.load(SeqCst) {
+            std::thread::sleep(2 * TTL);
+        }
+    }
+}
+
+impl Drop for Brittle {
+    fn drop(&mut self) {
+        self.fates.dropped.fetch_add(1, SeqCst);
+        assert!(self.fates.calm.load(SeqCst), "as it was told");
+    }
+}
+
+/// The session is lost, and entities are dropped without having been told to stop. Each of them panics then;
+/// all are dropped nevertheless, no crew is lost, and the next ones are served under the next session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn entities_that_panic_when_a_lost_session_drops_them_cost_no_crew() {
+    const COUNT: usize = 20;
+    let world = World::new(1).await;
+    let (session, fates) = (world.session(0), Arc::<Fates>::default());
+    let kind = world.clusters[0].sharding("brittle").settings(settings());
+    let kind = kind.lease(world.store.lease("shop.brittle").ttl(TTL)).session(&session);
+    let made = fates.clone();
+    let brittle = kind.shards(2).start(move |_| {
+        made.made.fetch_add(1, SeqCst);
+        Brittle { fates: made.clone() }
+    });
+    let brittle = brittle.unwrap();
+    let all = async || {
+        for id in (0..COUNT).map(|id| id.to_string()) {
+            soon(brittle.entity(&id).ask(Here).within(LONG)).await.unwrap();
+        }
+    };
+    all().await;
+    assert!(world.records.delete(&session_name(0).parse().unwrap()));
+    until("all to be dropped", || fates.dropped.load(SeqCst) == COUNT).await;
+    fates.calm.store(true, SeqCst);
+    all().await;
+    assert_eq!(fates.made.load(SeqCst), 2 * COUNT);
+    world.end().await;
+    assert_eq!(fates.dropped.load(SeqCst), 2 * COUNT);
+}
+
 /// How long nothing else went on, at most.
 fn watch_for_gaps() -> Arc<Mutex<Duration>> {
     let longest = Arc::<Mutex<Duration>>::default();

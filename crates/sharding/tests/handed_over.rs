@@ -3,12 +3,16 @@
 
 mod kit;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use kit::{LONG, Message, SHARDS, Where, World, placed, session_name, soon, spread, until};
-use tenure_cluster::messaging::{AskError, NotDone};
+use kit::{
+    LONG, Message, SHARDS, Where, World, placed, session_name, settings, soon, spread, until,
+};
+use tenure_cluster::messaging::{Ask, AskError, NotDone, Received};
 use tenure_lease::Token;
-use tenure_sharding::{EntityRef, shard_of};
+use tenure_sharding::{BoxError, Entity, EntityRef, Hosted, Shardings as _, shard_of};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -20,8 +24,7 @@ fn ask(cart: EntityRef<Message>) -> Asked {
 }
 
 /// A question that its shard has not looked at when it is handed over, and one that comes while it stops,
-/// wait for the next host: whoever asked notices nothing. Only on the node that leaves it may be too late:
-/// then the question is certainly not done.
+/// wait for the next host: whoever asked notices nothing, on the node that leaves neither.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn questions_go_where_their_shard_goes() {
     let mut world = World::new(3).await;
@@ -37,11 +40,8 @@ async fn questions_go_where_their_shard_goes() {
         until("it to be at work", || world.book.received(id) == [1]).await;
     }
     sleep(Duration::from_millis(50)).await;
-    let ask_all = || -> Vec<(usize, Asked)> {
-        let from = |id: &String| {
-            let asked = carts.iter().map(|it| ask(it.entity(id)));
-            asked.enumerate().collect::<Vec<_>>()
-        };
+    let ask_all = || -> Vec<Asked> {
+        let from = |id: &String| carts.iter().map(|it| ask(it.entity(id))).collect::<Vec<_>>();
         busy.iter().flat_map(from).collect()
     };
     // They wait in mailboxes.
@@ -53,16 +53,78 @@ async fn questions_go_where_their_shard_goes() {
     // Those that are at nothing have gone; the others finish what they are at.
     until("it to leave", || carts[2].status().hosted.len() < here.len()).await;
     asked.extend(ask_all());
-    for (asker, asked) in asked {
-        let answer = soon(asked).await.unwrap();
-        if asker == 2 && matches!(answer, Err(AskError::NotDone(NotDone::Closed(_)))) {
-            continue;
-        }
-        let (place, token) = answer.unwrap();
+    for asked in asked {
+        let (place, token) = soon(asked).await.unwrap().unwrap();
         assert_ne!(place, node, "answered by the next host");
         assert!(here.iter().all(|(_, before)| *before < token));
     }
     soon(leaving).await.unwrap();
+    world.end().await;
+}
+
+/// Takes a while for each answer.
+struct Slow {
+    answered: Arc<AtomicUsize>,
+}
+
+impl Entity for Slow {
+    type Message = u64;
+
+    async fn receive(&mut self, received: Received<u64>, _: &Hosted) -> Result<(), BoxError> {
+        sleep(Duration::from_millis(400)).await;
+        self.answered.fetch_add(1, SeqCst);
+        Ok(received.reply.answer::<Double>(2 * received.message).await?)
+    }
+}
+
+struct Double(u64);
+
+impl Ask for Double {
+    type Reply = u64;
+}
+
+impl From<Double> for u64 {
+    fn from(question: Double) -> Self {
+        question.0
+    }
+}
+
+/// What a node has asked before it has handed over everything is answered by the next host, however long
+/// that takes within reason: the node is gone only then. What it asks later is refused, and certainly not
+/// done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_leaves_waits_for_its_answers() {
+    let world = World::new(2).await;
+    let answered = Arc::<AtomicUsize>::default();
+    let start = |place: usize| {
+        let answered = answered.clone();
+        let kind = world.clusters[place].sharding("slow").settings(settings());
+        kind.start(move |_| Slow { answered: answered.clone() }).unwrap()
+    };
+    let slow = [start(0), start(1)];
+    until("both to host", || slow.iter().all(|it| it.status().hosted.len() >= 8)).await;
+    let here = slow[1].status().hosted;
+    let at_home = |id: &String| here.iter().any(|(shard, _)| *shard == shard_of(id, SHARDS));
+    let id = (0..).map(|id| id.to_string()).find(at_home).unwrap();
+    let entity = slow[1].entity(&id);
+    let asked: Vec<_> = (0..4)
+        .map(|number| {
+            let entity = entity.clone();
+            tokio::spawn(async move { entity.ask(Double(number)).within(LONG).await })
+        })
+        .collect();
+    until("the first to be answered", || answered.load(SeqCst) == 1).await;
+    let leaving = tokio::spawn({
+        let cluster = world.clusters[1].clone();
+        async move { cluster.leave().await }
+    });
+    for (asked, number) in asked.into_iter().zip(0..) {
+        assert_eq!(soon(asked).await.unwrap(), Ok(2 * number), "question {number}");
+    }
+    soon(leaving).await.unwrap();
+    assert_eq!(answered.load(SeqCst), 4, "each of them once");
+    let late = soon(entity.ask(Double(9)).within(LONG)).await;
+    assert!(matches!(late, Err(AskError::NotDone(NotDone::Closed(_)))), "{late:?}");
     world.end().await;
 }
 

@@ -12,7 +12,8 @@ use kit::{All, LONG, Message, SHARDS, World, placed, settings, soon, spread, unt
 use serde::{Deserialize, Serialize};
 use tenure_cluster::messaging::Received;
 use tenure_sharding::{
-    BoxError, Entity, Hosted, Settings, Shardings as _, StopReason, Strategy, shard_of,
+    BoxError, Entity, Hosted, Settings, Shard, Sharding, Shardings as _, StopReason, Strategy,
+    shard_of,
 };
 use tokio::time::sleep;
 
@@ -177,7 +178,7 @@ async fn who_has_what() {
 async fn shards_are_pinned() {
     let world = World::new(2).await;
     let second = world.clusters[1].me().address;
-    let pins = (0..SHARDS - 2).map(|shard| (tenure_sharding::Shard(shard), second.clone()));
+    let pins = (0..SHARDS - 2).map(|shard| (Shard(shard), second.clone()));
     let pinned = Strategy::pinned(pins);
     let carts = world.start(|it, _| it.lease(world.lease()).strategy(pinned.clone()));
     placed(&carts).await;
@@ -185,6 +186,37 @@ async fn shards_are_pinned() {
     placed(&carts).await;
     let homes = carts[0].status().homes;
     assert!(homes[..14].iter().all(|(_, node)| node.address == second), "{homes:?}");
+    world.end().await;
+}
+
+/// With `POD_IP` a node has another address after each restart. Its shards are its own nevertheless.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_gets_its_shards_back_at_another_address() {
+    let mut world = World::new(0).await;
+    for place in 0..3 {
+        world.join_named(&format!("shop-{place}")).await;
+    }
+    let pins = (0..SHARDS).map(|shard| (Shard(shard), format!("shop-{}", shard % 3)));
+    let strategy = Strategy::pinned(pins);
+    let host = |world: &World, place| {
+        let builder = world.carts(place).lease(world.lease()).strategy(strategy.clone());
+        world.host(builder, place)
+    };
+    let is_pinned = |carts: &[Sharding<Message>]| {
+        carts.iter().zip(0..).all(|(cart, place)| {
+            let hosted = cart.status().hosted;
+            hosted.len() >= SHARDS as usize / 3 && hosted.iter().all(|it| it.0.0 % 3 == place)
+        })
+    };
+    let mut carts: Vec<_> = (0..3).map(|place| host(&world, place)).collect();
+    until("all to be where they are pinned", || is_pinned(&carts)).await;
+    soon(world.clusters.remove(2).leave()).await;
+    carts.pop();
+    placed(&carts).await;
+    world.join_named("shop-2").await;
+    carts.push(host(&world, 2));
+    until("all to be where they are pinned again", || is_pinned(&carts)).await;
+    placed(&carts).await;
     world.end().await;
 }
 

@@ -1,7 +1,8 @@
+use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use tenure_cluster::Cluster;
 use tenure_cluster::messaging::reliable::ReliableReceiver;
@@ -16,15 +17,42 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// A singleton's guard: the proof that this node hosts it, for as long as it lasts.
 ///
 /// Whoever keeps it says that the work goes on: the lease is given back when the work has returned
-/// *and* its guard is dropped. So work that is a function gives it, in an `Arc`, to whatever else it
-/// starts. An [`Actor`] only sees it: the lease is given back when [`Actor::stopped`] has returned, so
-/// that must end whatever the actor started.
+/// *and* every clone of its guard is dropped. So give a clone to whatever else the work starts, a task
+/// or a thread, which waits for [`stopping`](Self::stopping), ends, and drops it. Without a lease the
+/// singleton is handed over when the time to stop is over
+/// ([`Settings::stop_within`](crate::Settings::stop_within)), though a clone is kept. If the singleton
+/// fails, the clones of that run are waited for as long before it is started again.
+///
+/// ```
+/// use tenure_cluster::messaging::Received;
+/// use tenure_singleton::{Actor, BoxError, Hosted};
+///
+/// struct Importer;
+///
+/// impl Actor for Importer {
+///     type Message = String;
+///     async fn receive(&mut self, received: Received<String>, hosted: &Hosted) -> Result<(), BoxError> {
+///         let (file, hosted) = (received.message, hosted.clone());
+///         tokio::spawn(async move {
+///             tokio::select! {
+///                 () = import(&file) => {}
+///                 _ = hosted.stopping() => {} // No other node begins before this is over.
+///             }
+///         });
+///         Ok(())
+///     }
+/// }
+/// # async fn import(_: &str) {}
+/// ```
+#[derive(Clone)]
 pub struct Hosted {
     cluster: Cluster,
     name: Arc<str>,
     token: Token,
     tenure: Option<Arc<Tenure>>,
     stop: watch::Receiver<Option<StopReason>>,
+    /// Closed when the last clone is dropped.
+    _kept: mpsc::Sender<Infallible>,
 }
 
 impl Hosted {
@@ -34,8 +62,9 @@ impl Hosted {
         token: Token,
         tenure: Option<Arc<Tenure>>,
         stop: watch::Receiver<Option<StopReason>>,
+        kept: mpsc::Sender<Infallible>,
     ) -> Self {
-        Self { cluster, name, token, tenure, stop }
+        Self { cluster, name, token, tenure, stop, _kept: kept }
     }
 
     /// The fencing token under which it is hosted: higher than that of every host before. Without a

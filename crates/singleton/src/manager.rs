@@ -127,6 +127,8 @@ enum Instance {
 
 #[derive(Clone, Debug)]
 struct Peer {
+    /// What people call it, if it has said so.
+    name: Option<Arc<str>>,
     up_number: u64,
     status: Status,
     reachable: bool,
@@ -231,6 +233,7 @@ impl Manager {
                     _ => Moment::NEVER,
                 };
                 let peer = Peer {
+                    name: member.name().cloned(),
                     up_number: member.up_number,
                     status: member.status,
                     reachable,

@@ -60,8 +60,9 @@ pub enum Placement {
     /// oldest moves it once.
     #[default]
     Oldest,
-    /// One that the singleton's name picks, so that many singletons are spread over the nodes. Needs
-    /// a lease, since a node that joins may be the one.
+    /// One that the singleton's name picks, so that many singletons are spread over the nodes. It picks by
+    /// the nodes' names where each has its own, else by their addresses, so that a node that is started
+    /// again elsewhere is picked again. Needs a lease, since a node that joins may be the one.
     Spread,
 }
 

@@ -11,6 +11,7 @@
 #![allow(clippy::disallowed_methods, reason = "real processes take real time")]
 
 mod accounted_kit;
+mod node_kit;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;

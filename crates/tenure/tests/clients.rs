@@ -2,16 +2,18 @@
 #![cfg(all(feature = "singleton", feature = "sharding"))]
 #![allow(clippy::disallowed_methods, reason = "real nodes take real time")]
 
+mod node_kit;
+
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use node_kit::{formation, free_address, settings};
 use serde::{Deserialize, Serialize};
 use tenure::client::{Client, ClientSettings};
 use tenure::cluster::messaging::{Ask, AskError, Received};
-use tenure::cluster::{Address, Cluster, Settings, Status};
+use tenure::cluster::{Cluster, Status};
 use tenure::sharding::{Entity, Sharding, Shardings as _};
 use tenure::singleton::{Actor, BoxError, Proxy, Singletons as _};
 use tenure::{KeptSession, MemoryStore, Store};
@@ -97,14 +99,8 @@ struct World {
 
 impl World {
     async fn join(&self, number: usize) -> Member {
-        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = Address::new(&socket.local_addr().unwrap().to_string()).unwrap();
-        drop(socket);
-        let mut settings = Settings::new("shop")
-            .name("node")
-            .address(address)
-            .formation(self.store.lease("shop.formation").ttl(Duration::from_secs(3)));
-        settings.plaintext_without_any_protection = true;
+        let formation = formation(&self.store, "shop").ttl(Duration::from_secs(3));
+        let mut settings = settings("shop", "node", &free_address(), formation);
         settings.membership.heartbeat_interval = Duration::from_millis(200);
         settings.membership.acceptable_pause = Duration::from_secs(2);
         settings.membership.gossip_interval = Duration::from_millis(200);

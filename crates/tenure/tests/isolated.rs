@@ -8,14 +8,16 @@
 #![cfg(all(feature = "sharding", feature = "singleton"))]
 #![allow(clippy::disallowed_methods, reason = "a measurement in real time")]
 
-use std::net::TcpListener;
+mod node_kit;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use node_kit::{formation, free_address, settings};
 use serde::{Deserialize, Serialize};
+use tenure::cluster::Cluster;
 use tenure::cluster::messaging::{Ask, NotDone, Received};
-use tenure::cluster::{Address, Cluster, Settings};
 use tenure::sharding::{Entity, Shardings as _};
 use tenure::singleton::{Actor, Singletons as _};
 use tenure::{MemoryStore, Store};
@@ -88,12 +90,7 @@ impl Entity for Busy {
 /// A node has threads of its own, as a process would.
 fn node(store: &Store, name: &str) -> (Runtime, Cluster) {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut settings = Settings::new("isolated")
-        .name(name)
-        .address(Address::new(&free.to_string()).unwrap())
-        .formation(store.lease("isolated.formation"));
-    settings.plaintext_without_any_protection = true;
+    let settings = settings("isolated", name, &free_address(), formation(store, "isolated"));
     let cluster = runtime.block_on(Cluster::join(settings)).unwrap();
     (runtime, cluster)
 }

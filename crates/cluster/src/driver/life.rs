@@ -70,7 +70,11 @@ impl Driver {
             settings.membership.clone(),
             entropy(),
         )
-        .with_facts(facts_of(Version::announced(), settings.version.as_deref()));
+        .with_facts(facts_of(
+            &settings.name,
+            Version::announced(),
+            settings.version.as_deref(),
+        ));
         membership.refuse_clusters_below(self.newest_cluster);
         if let Some(strategy) = &settings.downing
             && strategy.only_by_verdict()
@@ -123,6 +127,7 @@ impl Driver {
             ended: None,
         };
         life.driver.messaging.attach(me.clone(), life.transport.clone());
+        life.driver.questions.reopen();
         loop {
             life.settle();
             if let Some(ending) = life.ended.take() {
@@ -240,7 +245,11 @@ impl Life<'_> {
                 let _ = self.driver.events.send(event); // Nobody need listen.
             }
             Effect::HandOver => {
-                let hooks = self.driver.data.spawn(self.driver.hooks.clone().run());
+                let (hooks, questions) = (self.driver.hooks.clone(), self.driver.questions.clone());
+                let hooks = self.driver.data.spawn(async move {
+                    hooks.run().await;
+                    questions.end().await;
+                });
                 let limit = self.driver.settings.membership.hand_over_timeout;
                 tokio::spawn(hand_over(hooks, limit, self.hand_over.clone()));
             }

@@ -13,7 +13,8 @@ pub type Role = Arc<str>;
 pub type Roles = Arc<BTreeSet<Role>>;
 
 /// What others should know of a node, by name; it stays the same for as long as the node lives. Nodes of every
-/// version pass on all facts, also those that they know nothing of.
+/// version pass on all facts, also those that they know nothing of. Their names and values together have at
+/// most 1 KiB: everybody keeps them, and gossip carries them.
 pub type Facts = Arc<BTreeMap<Arc<str>, Arc<str>>>;
 
 /// How far a member has come. It only ever rises.
@@ -138,7 +139,7 @@ impl<'de> Visitor<'de> for MemberVisitor {
             status: values.next_element()?.ok_or_else(|| missing(0))?,
             up_number: values.next_element()?.ok_or_else(|| missing(1))?,
             roles: values.next_element()?.ok_or_else(|| missing(2))?,
-            facts: values.next_element()?.unwrap_or_default(),
+            facts: values.next_element::<BoundedFacts>()?.unwrap_or_default().0,
         };
         while values.next_element::<IgnoredAny>()?.is_some() {}
         Ok(member)
@@ -149,6 +150,12 @@ impl Member {
     /// One that was just let in.
     pub fn joining(roles: Roles, facts: Facts) -> Self {
         Self { status: Status::Joining, up_number: 0, roles, facts }
+    }
+
+    /// What people call it ([`Settings::name`](crate::Settings)), if it has said so. It stays the same when
+    /// the node is started again elsewhere. Nothing keeps two members from having the same one.
+    pub fn name(&self) -> Option<&Arc<str>> {
+        self.facts.get(NAME)
     }
 
     /// The version of the protocol that it speaks, and that of the application, if it has said so.
@@ -184,14 +191,84 @@ pub struct MemberVersions {
     pub application: Option<String>,
 }
 
-/// What a node says of itself, which speaks `protocol` and runs this version of the application.
-pub(crate) fn facts_of(protocol: Version, application: Option<&str>) -> Facts {
+/// What a node of this name says of itself, which speaks `protocol` and runs this version of the application.
+pub(crate) fn facts_of(name: &str, protocol: Version, application: Option<&str>) -> Facts {
+    let name = (NAME.into(), name.into());
     // The first version is what is meant if nothing is said.
     let protocol =
         (protocol != Version::FIRST).then(|| (PROTOCOL.into(), protocol.to_string().into()));
     let application = application.map(|version| (APPLICATION.into(), version.into()));
-    Arc::new(protocol.into_iter().chain(application).collect())
+    Arc::new([name].into_iter().chain(protocol).chain(application).collect())
 }
 
+/// Facts of somebody else. Too many are refused: whoever believed them would keep them, and pass them on.
+#[derive(Default)]
+struct BoundedFacts(Facts);
+
+impl<'de> Deserialize<'de> for BoundedFacts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        bounded_facts(deserializer).map(Self)
+    }
+}
+
+/// Reads facts of somebody else, and refuses too many.
+pub(crate) fn bounded_facts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Facts, D::Error> {
+    let facts = Facts::deserialize(deserializer)?;
+    let len: usize = facts.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if len > FACTS_MAX {
+        let error = format!("facts of a member have at most {FACTS_MAX} bytes, not {len}");
+        return Err(de::Error::custom(error));
+    }
+    Ok(facts)
+}
+
+const NAME: &str = "name";
 const PROTOCOL: &str = "protocol";
 const APPLICATION: &str = "version";
+/// How many bytes names and values of a member's facts may have together. Never more: older versions would
+/// refuse the member.
+const FACTS_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{NAME_MAX, VERSION_MAX};
+    use crate::view::View;
+    use crate::wire::{Control, Join};
+    use crate::{Incarnation, Node};
+
+    fn is_read(facts: Facts) -> [bool; 2] {
+        let node = Node { address: "a:1".parse().unwrap(), incarnation: Incarnation(1) };
+        let mut view = View::new(1);
+        view.set_member(&node, Member::joining(Roles::default(), facts.clone()));
+        let view = tenure_wire::encode(&view, Version::OURS).unwrap();
+        let join = Join { roles: Roles::default(), facts, settings: Arc::new([]), proof: 0 };
+        let join = tenure_wire::encode(&Control::Join(join), Version::OURS).unwrap();
+        [tenure_wire::decode::<View>(&view).is_ok(), tenure_wire::decode::<Control>(&join).is_ok()]
+    }
+
+    #[test]
+    fn more_facts_than_anybody_needs_are_refused() {
+        let one = |len: usize| -> Facts {
+            Arc::new([("fact".into(), "x".repeat(len - "fact".len()).into())].into())
+        };
+        assert_eq!(is_read(one(FACTS_MAX)), [true; 2]);
+        assert_eq!(
+            is_read(one(FACTS_MAX + 1)),
+            [false; 2],
+            "in a view, and from who wants to join"
+        );
+        let many =
+            |count| Arc::new((0..count).map(|it| (format!("{it:04}").into(), "".into())).collect());
+        assert_eq!(is_read(many(FACTS_MAX / 4)), [true; 2]);
+        assert_eq!(is_read(many(FACTS_MAX / 4 + 1)), [false; 2]);
+    }
+
+    #[test]
+    fn what_settings_allow_is_not_refused_by_others() {
+        let (name, version) = ("n".repeat(NAME_MAX), "v".repeat(VERSION_MAX));
+        let facts = facts_of(&name, Version { major: u16::MAX, minor: u16::MAX }, Some(&version));
+        assert_eq!(facts.len(), 3);
+        assert_eq!(is_read(facts), [true; 2]);
+    }
+}

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_cluster::Node;
 use tenure_lease::{Moment, Token};
 
 use super::duty::{Duty, HostId, Known, Place};
+use super::members::Members;
 use super::{Coordinator, Effect, Event};
 use crate::settings::Rule;
 use crate::wire::{Answer, Directive, Message};
@@ -80,7 +82,7 @@ impl Coordinator {
         if free.is_empty() || is_early || now < duty.place_at {
             return;
         }
-        let (ids, mut loads) = loads(duty, &newest(duty, eligible));
+        let (ids, mut loads) = loads(duty, &self.members, &newest(duty, eligible));
         let placement = self.settings.strategy.placement();
         let mut orders: BTreeMap<HostId, Vec<(Shard, Token)>> = BTreeMap::new();
         let mut panicked = false;
@@ -136,7 +138,7 @@ impl Coordinator {
             return;
         }
         let placement = self.settings.strategy.placement();
-        let (ids, mut loads) = loads(duty, &duty.eligible);
+        let (ids, mut loads) = loads(duty, &self.members, &duty.eligible);
         let mut homes: Vec<(Shard, usize)> = Vec::new();
         let mut on_their_way: Vec<Shard> = duty.free().iter().copied().collect();
         for (place, id) in ids.iter().enumerate() {
@@ -334,10 +336,23 @@ fn caught<T>(ask: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// How many shards each of these has and keeps, or is being given.
-fn loads(duty: &Duty, hosts: &BTreeSet<HostId>) -> (Vec<HostId>, Vec<Load>) {
+fn loads(duty: &Duty, members: &Members, hosts: &BTreeSet<HostId>) -> (Vec<HostId>, Vec<Load>) {
     let known = hosts.iter().filter_map(|id| Some((*id, duty.hosts.get(id)?)));
-    let load = |id, known: &Known| Load { node: known.host.node.clone(), shards: duty.kept(id) };
-    known.map(|(id, known)| (id, load(id, known))).unzip()
+    let load = |id, known: &Known| {
+        let node = known.host.node.clone();
+        Load { name: members.name(&node).cloned(), node, shards: duty.kept(id) }
+    };
+    let (ids, mut loads): (Vec<HostId>, Vec<Load>) =
+        known.map(|(id, known)| (id, load(id, known))).unzip();
+    let mut named: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+    for name in loads.iter().filter_map(|load| load.name.clone()) {
+        *named.entry(name).or_default() += 1;
+    }
+    // All processes of one machine may have its name.
+    for load in &mut loads {
+        load.name.take_if(|name| named.get(name).is_some_and(|count| *count > 1));
+    }
+    (ids, loads)
 }
 
 /// Those of them with the newest version of the application.

@@ -7,6 +7,7 @@
 //! slow it is.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_cluster::view::Digest;
@@ -41,6 +42,8 @@ struct Gone {
 
 #[derive(Clone, Debug)]
 struct Member {
+    /// What people call it, if it has said so.
+    name: Option<Arc<str>>,
     status: Status,
     up_number: u64,
     reachable: bool,
@@ -105,8 +108,9 @@ impl Members {
                     _ if reachable => now + self.patience,
                     _ => Moment::NEVER,
                 };
+                let name = member.name().cloned();
                 let member =
-                    Member { status, up_number, reachable, has_role, takes_part, absent_at };
+                    Member { name, status, up_number, reachable, has_role, takes_part, absent_at };
                 (node.clone(), member)
             })
             .collect();
@@ -164,6 +168,11 @@ impl Members {
     pub(super) fn is_among_first(&self, count: usize, now: Moment) -> bool {
         let comes_next = |node: &&Node| self.is_reachable(node) && !self.is_absent(node, now);
         self.by_age.iter().filter(comes_next).take(count).any(|node| *node == self.me)
+    }
+
+    /// What people call it, if it has said so.
+    pub(super) fn name(&self, node: &Node) -> Option<&Arc<str>> {
+        self.members.get(node)?.name.as_ref()
     }
 
     pub(super) fn is_up(&self, node: &Node) -> bool {

@@ -1,3 +1,4 @@
+mod names;
 mod taking_part;
 
 use std::collections::{BTreeSet, VecDeque};

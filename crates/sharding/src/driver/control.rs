@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use tenure_cluster::messaging::{Message, Protocol, Received, Receiver, Reply, Sender};
@@ -13,7 +13,7 @@ use tenure_cluster::{Node, Status as MemberStatus, View, Views};
 use tenure_lease::record::SessionRef;
 use tenure_lease::{Loss, Moment, Session, Tenure, Token};
 
-use super::crew::{Crew, Inlet, News};
+use super::crew::{Crew, Ended, Inlet, News};
 use super::guard::{Guard, Guarded, Guards};
 use super::handle::Shared;
 use super::hosting::{Hosting, Stopping};
@@ -22,6 +22,7 @@ use super::observer::Observer;
 use super::outbox::Outbox;
 use super::strangers::Strangers;
 use super::{Event, Parcel};
+use crate::hosted_guard::GuardCount;
 use crate::wire::{GuardedBy, Letter, SetupHere};
 use crate::{Coordinator, Message as Word, Region, Setup, Shard, StopReason};
 
@@ -76,6 +77,10 @@ pub(super) struct Control<M: Message> {
     pub(super) unsaid: BTreeSet<Shard>,
     /// Shards that something waits for until they have room.
     pub(super) crowded: BTreeSet<Shard>,
+    /// Shards that have ended, and of which guards are kept.
+    pub(super) kept: BTreeSet<Shard>,
+    /// Told when a shard has no guards any more.
+    pub(super) guards_dropped: Arc<Notify>,
     pub(super) outboxes: HashMap<Node, Outbox<M>>,
     pub(super) letters: HashMap<Node, Sender<Protocol<Letter>>>,
     /// What the cores of this node say to each other.
@@ -111,6 +116,12 @@ pub(super) struct Running<M> {
     pub(super) pending: VecDeque<Parcel<M>>,
     /// It stops, and this came meanwhile from other nodes: to be looked at when it has.
     pub(super) held: Option<VecDeque<Event<M>>>,
+    /// Those that its entities have given to other work.
+    pub(super) guards: Arc<GuardCount>,
+    /// It has ended, and guards of it are kept.
+    pub(super) ended: Option<Ended<M>>,
+    /// When it must have stopped, if it was told to.
+    pub(super) stop_by: Option<Moment>,
 }
 
 /// What was last said about the way to a shard.
@@ -157,6 +168,8 @@ impl<M: Message> Control<M> {
             news: mpsc::unbounded_channel(),
             unsaid: (0..settings.shards).map(Shard).collect(),
             crowded: BTreeSet::new(),
+            kept: BTreeSet::new(),
+            guards_dropped: Arc::default(),
             outboxes: HashMap::new(),
             letters: HashMap::new(),
             own: Vec::new(),
@@ -185,8 +198,9 @@ impl<M: Message> Control<M> {
         }
         let mut deaf = false;
         let shared = self.shared.clone();
-        let routes = &shared.routes;
+        let (routes, guards_dropped) = (&shared.routes, self.guards_dropped.clone());
         loop {
+            self.let_kept_go();
             self.attend();
             self.go_on_stopping();
             let mut holding = self.guard.holding();
@@ -230,6 +244,7 @@ impl<M: Message> Control<M> {
                 },
                 Some(farewell) = farewells.recv(), if !deaf => self.goes(farewell),
                 Some(event) = events.recv(), if !ended => self.event(event),
+                () = guards_dropped.notified() => {}
                 () = routes.drained() => {}
                 () = shared.rebalance.notified() => self.rebalance(),
                 () = tokio::task::yield_now(), if !self.own.is_empty() => {}
@@ -518,7 +533,8 @@ impl<M: Message> Control<M> {
         let retry =
             if !self.crowded.is_empty() || goes { Moment::now() + RETRY } else { Moment::NEVER };
         let strangers = self.strangers.next_wake();
-        self.region.next_wake().min(coordinator).min(strangers).min(retry).min(self.traffic_at)
+        let wake = self.region.next_wake().min(coordinator).min(strangers).min(retry);
+        wake.min(self.traffic_at).min(self.kept_until())
     }
 }
 

@@ -22,6 +22,7 @@ use super::remote::{Frame, Peer, refuse, refuse_from, size_or_guess};
 use super::routes::{Back, Item, Ticket, Way as Route};
 use super::{Event, Parcel, Turn, What};
 use crate::entity::HostedShard;
+use crate::hosted_guard::GuardCount;
 use crate::region::{Leftover, Unroutable, Way};
 use crate::wire::Letter;
 use crate::{Message as Word, Shard, StopReason, coordinator, region, telemetry};
@@ -191,6 +192,7 @@ impl<M: Message> Control<M> {
         tracing::debug!(%kind, %shard, %token, "shard starts here");
         telemetry::started(kind);
         let (stop, stopping) = watch::channel(None);
+        let guards = Arc::new(GuardCount::new(self.guards_dropped.clone()));
         let hosted = Arc::new(HostedShard {
             cluster: self.shared.cluster.clone(),
             shard,
@@ -198,13 +200,16 @@ impl<M: Message> Control<M> {
             session: self.session.clone(),
             _life: self.life.clone(),
             stop: stopping,
+            guards: guards.clone(),
         });
         let crews = self.crews.iter().zip(0..).min_by_key(|(crew, _)| crew.shards);
         let crew = crews.map_or(0, |(_, place)| place);
         self.crews[crew].shards += 1;
         self.crews[crew].order(Order::Begin(hosted));
-        let (pending, held) = (VecDeque::new(), None);
-        self.shards.insert(shard, Running { token, crew, stop, pending, held });
+        let pending = VecDeque::new();
+        let (held, ended, stop_by) = (None, None, None);
+        let running = Running { token, crew, stop, pending, held, guards, ended, stop_by };
+        self.shards.insert(shard, running);
     }
 
     /// Why shards stop now, and by when.
@@ -238,6 +243,7 @@ impl<M: Message> Control<M> {
         self.publish(shard);
         if let Some(running) = self.shards.get_mut(&shard).filter(|it| it.token == token) {
             running.held.get_or_insert_default();
+            running.stop_by = Some(order.stop_by());
             running.stop.send_replace(Some(reason.clone()));
             self.crews[running.crew].order(Order::Stop(shard, token, order));
         }
@@ -246,7 +252,8 @@ impl<M: Message> Control<M> {
     /// A shard that stops has less time for it now, for another reason.
     fn hurry(&mut self, shard: Shard, token: Token) {
         let order = self.stop_order();
-        if let Some(running) = self.shards.get(&shard).filter(|it| it.token == token) {
+        if let Some(running) = self.shards.get_mut(&shard).filter(|it| it.token == token) {
+            running.stop_by = running.stop_by.into_iter().chain([order.stop_by()]).min();
             running.stop.send_replace(Some(order.reason.clone()));
             self.crews[running.crew].order(Order::Hurry(shard, token, order));
         }
@@ -261,13 +268,12 @@ impl<M: Message> Control<M> {
     }
 
     /// A shard has stopped: what it has not looked at goes before everything that came since.
-    fn ended(&mut self, ended: Ended<M>) {
-        let Ended { shard, token, leftovers } = ended;
+    pub(super) fn ended(&mut self, ended: Ended<M>) {
         let now = Moment::now();
         self.refresh(now);
-        if self.shards.get(&shard).is_none_or(|running| running.token != token) {
-            return; // It was ended with its crew already.
-        }
+        // It may have been ended with its crew already.
+        let Some(ended) = self.keep_guarded(ended) else { return };
+        let Ended { shard, token, leftovers } = ended;
         let Some(running) = self.shards.remove(&shard) else { return };
         self.crews[running.crew].shards -= 1;
         let mut left = Vec::new();

@@ -289,6 +289,7 @@ impl<M: Message> Shared<M> {
         time: Duration,
     ) -> Result<Vec<u8>, AskError> {
         let deadline = Instant::now() + time.min(TIME_MAX);
+        let _question = self.cluster.question()?;
         // The node that was asked last, and has refused since the shard is not there any more.
         let mut refused: Option<Node> = None;
         let mut full = 0;

@@ -247,6 +247,15 @@ pub(super) fn make<E>(
     }
 }
 
+/// Drops an entity outside of its calls. If that panics, it costs nobody else: those beside it are still to be
+/// dropped, and what they keep of the shard with them.
+pub(super) fn discard<E>(cell: Box<Cell<E>>) {
+    let (kind, id) = (std::any::type_name::<E>(), cell.hosted.id().to_owned());
+    if catch_unwind(AssertUnwindSafe(|| drop(cell))).is_err() {
+        tracing::error!(kind, id, "entity panicked when it was dropped");
+    }
+}
+
 /// What makes entities.
 pub(crate) type Factory<E> = Arc<dyn Fn(&str) -> E + Send + Sync>;
 

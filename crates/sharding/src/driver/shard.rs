@@ -4,7 +4,6 @@ mod stop;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hint::black_box;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use super::failures::Failures;
 use super::memory::{Chore, Done, Memory, State};
 use super::remote::{full, refuse};
 use super::routes::{Back, Item};
-use super::run::{Cell, Outcome, Run, Told, make};
+use super::run::{Cell, Outcome, Run, Told, discard, make};
 use super::turn::LONG;
 use super::unbegun::Unbegun;
 use crate::entity::HostedShard;
@@ -272,11 +271,10 @@ impl<E: Entity> ShardState<E> {
         }
         if self.stopping.is_some() {
             match outcome {
-                Some(Outcome { result: Ok(Some(cell)), .. }) => {
-                    if let Some(slot) = self.entities.get_mut(&id) {
-                        slot.idle = Some(cell);
-                    }
-                }
+                Some(Outcome { result: Ok(Some(cell)), .. }) => match self.entities.get_mut(&id) {
+                    Some(slot) => slot.idle = Some(cell),
+                    None => discard(cell), // Not reached.
+                },
                 // What waits for it is for the next one.
                 Some(Outcome { result: Ok(None), .. })
                     if was_going && !self.entities.get(&id).is_some_and(Slot::has_mail) =>
@@ -505,9 +503,15 @@ impl<E: Entity> ShardState<E> {
         if let Some(stopping) = &mut self.stopping {
             leftovers.append(&mut stopping.rest);
         }
-        // An entity may panic when it is dropped.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(self)));
         leftovers
+    }
+}
+
+impl<E: Entity> Drop for ShardState<E> {
+    fn drop(&mut self) {
+        let idle = std::mem::take(&mut self.entities).into_values().filter_map(|slot| slot.idle);
+        let untold = self.stopping.as_mut().into_iter().flat_map(Stopping::untold);
+        idle.chain(untold).for_each(discard);
     }
 }
 

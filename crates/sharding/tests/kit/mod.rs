@@ -48,16 +48,25 @@ impl World {
     }
 
     pub(crate) async fn join(&mut self) -> Cluster {
+        self.join_named("node").await
+    }
+
+    /// At an address that no node had before.
+    pub(crate) async fn join_named(&mut self, name: &str) -> Cluster {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap().to_string();
         drop(socket);
-        self.join_at(&address, false).await
+        self.join_as(name, &address, false).await
     }
 
     pub(crate) async fn join_at(&mut self, address: &str, rejoin: bool) -> Cluster {
+        self.join_as("node", address, rejoin).await
+    }
+
+    async fn join_as(&mut self, name: &str, address: &str, rejoin: bool) -> Cluster {
         let lease = self.store.lease("shop.formation").ttl(Duration::from_secs(3));
         let mut settings = tenure_cluster::Settings::new("shop")
-            .name("node")
+            .name(name)
             .address(Address::new(address).unwrap())
             .formation(lease);
         settings.plaintext_without_any_protection = true;

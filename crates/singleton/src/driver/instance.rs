@@ -1,11 +1,12 @@
 //! One run of the singleton on this node.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -125,7 +126,13 @@ async fn handle<A: Actor>(
 /// A run that has begun.
 pub(super) struct Instance {
     task: JoinHandle<Result<(), BoxError>>,
+    /// How the task has ended, if it has.
+    result: Option<Result<(), BoxError>>,
+    /// Closed when nothing keeps a guard any more.
+    kept: mpsc::Receiver<Infallible>,
     stop: watch::Sender<Option<StopReason>>,
+    /// How long it may take to stop when it has ended by itself.
+    stop_within: Duration,
     /// When it is dropped, if it has been told to stop.
     drop_at: Option<Instant>,
 }
@@ -137,14 +144,16 @@ impl Instance {
         name: &Arc<str>,
         token: Token,
         tenure: Option<Arc<Tenure>>,
+        stop_within: Duration,
     ) -> Self {
         let (stop, stopped) = watch::channel(None);
-        let hosted = Hosted::new(cluster.clone(), name.clone(), token, tenure, stopped);
+        let (keep, kept) = mpsc::channel(1);
+        let hosted = Hosted::new(cluster.clone(), name.clone(), token, tenure, stopped, keep);
         work.set_place(Place::Here);
         // The work is made inside, so that a panic there is caught as well.
         let work = work.run.clone();
         let task = tokio::spawn(async move { work(hosted).await });
-        Self { task, stop, drop_at: None }
+        Self { task, result: None, kept, stop, stop_within, drop_at: None }
     }
 
     /// Tells it to stop, within this time.
@@ -154,29 +163,44 @@ impl Instance {
         self.stop.send_replace(Some(reason));
     }
 
-    /// Waits until it has ended: returned, failed, or dropped because its time was over. It can be
-    /// called again.
+    /// Waits until it has ended: returned, failed, or dropped because its time was over; and until
+    /// whatever it started has dropped its guard, or has no more time for that. It can be called again.
     pub(super) async fn ended(&mut self) -> Result<(), BoxError> {
-        let drop_at = self.drop_at;
-        let overdue = async {
-            match drop_at {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
-        let ended = tokio::select! {
-            biased;
-            ended = &mut self.task => ended,
-            () = overdue => {
-                self.task.abort();
-                (&mut self.task).await
-            }
-        };
-        match ended {
-            Ok(ended) => ended,
-            Err(error) if error.is_panic() => Err("it panicked".into()),
-            Err(_) => Err("it did not stop in time, and was dropped".into()),
+        if self.result.is_none() {
+            let overdue = overdue(self.drop_at);
+            let ended = tokio::select! {
+                biased;
+                ended = &mut self.task => ended,
+                () = overdue => {
+                    self.task.abort();
+                    (&mut self.task).await
+                }
+            };
+            self.result = Some(match ended {
+                Ok(ended) => ended,
+                Err(error) if error.is_panic() => Err("it panicked".into()),
+                Err(_) => Err("it did not stop in time, and was dropped".into()),
+            });
         }
+        if self.drop_at.is_none() {
+            self.stop(StopReason::Ended, self.stop_within);
+        }
+        tokio::select! {
+            biased;
+            _ = self.kept.recv() => {}
+            () = overdue(self.drop_at) => {
+                tracing::error!("work that the singleton started keeps its guard, and has no more time to stop");
+            }
+        }
+        self.result.take().unwrap_or(Ok(()))
+    }
+}
+
+/// Never, if it was not told to stop.
+async fn overdue(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -301,8 +301,11 @@ impl Task {
                 telemetry::started(&self.name);
                 self.post.happened(&self.name, Did::Start(token));
                 let tenure = self.tenure.as_ref().map(|held| held.tenure.clone());
-                self.instance =
-                    Some(Instance::start(&self.work, &self.cluster, &self.name, token, tenure));
+                let stop_within = self.settings.stop_within;
+                let (work, cluster) = (&self.work, &self.cluster);
+                let instance =
+                    Instance::start(work, cluster, &self.name, token, tenure, stop_within);
+                self.instance = Some(instance);
             }
             Effect::Stop(reason) => {
                 tracing::info!(singleton = %self.name, %reason, "singleton stops here");

@@ -314,6 +314,7 @@ impl<M: Message> Shared<M> {
         time: Duration,
     ) -> Result<Vec<u8>, AskError> {
         let deadline = Instant::now() + time;
+        let _question = self.cluster.question()?;
         let _turn = Turn::take(&self.asking, self.asking_max).ok_or(NotDone::Full)?;
         let mut hosts = self.host.subscribe();
         loop {

@@ -1,5 +1,7 @@
 //! Whose turn it is, and what this node does about the lease accordingly.
 
+use std::collections::BTreeMap;
+
 use tenure_cluster::{Node, Status};
 
 use super::{Instance, Manager, Peer, Phase, Stance};
@@ -57,7 +59,18 @@ impl Manager {
         let up = self.peers.iter().filter(|(_, peer)| peer.status == Status::Up);
         let mut up: Vec<(u64, (&Node, &Peer))> = match self.settings.placement {
             Placement::Oldest => up.map(|it| (it.1.up_number, it)).collect(),
-            Placement::Spread => up.map(|it| (weight(&self.name, it.0), it)).collect(),
+            Placement::Spread => {
+                let mut named: BTreeMap<&str, usize> = BTreeMap::new();
+                for name in up.clone().filter_map(|(_, peer)| peer.name.as_deref()) {
+                    *named.entry(name).or_default() += 1;
+                }
+                // A name that several have says nothing: all processes of one machine may have its name.
+                let rank = |node: &Node, peer: &Peer| {
+                    let name = peer.name.as_deref().filter(|name| named.get(name) == Some(&1));
+                    weight(&self.name, name.unwrap_or_else(|| node.address.as_str()))
+                };
+                up.map(|it| (rank(it.0, it.1), it)).collect()
+            }
         };
         up.sort_unstable_by_key(|(rank, (node, _))| (*rank, *node));
         up.into_iter().map(|(_, it)| it)
@@ -116,9 +129,9 @@ impl Manager {
 }
 
 /// Lower is better placed: the same on every node, and another order for every singleton.
-fn weight(singleton: &str, node: &Node) -> u64 {
+fn weight(singleton: &str, node: &str) -> u64 {
     // FNV-1a, and a finish that spreads what differs in the last letter only.
-    let text = [singleton.as_bytes(), b"@", node.address.as_str().as_bytes()].concat();
+    let text = [singleton.as_bytes(), b"@", node.as_bytes()].concat();
     let hash = text.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });

@@ -20,6 +20,8 @@ pub enum StopReason {
     Stopped,
     /// This node was declared down, or is out of the cluster for another reason.
     OutOfCluster,
+    /// It has failed or returned, and will be started again: whatever it had started ends first.
+    Ended,
 }
 
 impl StopReason {
@@ -31,6 +33,7 @@ impl StopReason {
             Self::Leaving => "leaving",
             Self::Stopped => "stopped",
             Self::OutOfCluster => "out_of_cluster",
+            Self::Ended => "ended",
         }
     }
 }
@@ -43,6 +46,7 @@ impl fmt::Display for StopReason {
             Self::Leaving => f.write_str("this node leaves"),
             Self::Stopped => f.write_str("it was stopped on this node"),
             Self::OutOfCluster => f.write_str("this node is out of the cluster"),
+            Self::Ended => f.write_str("it has ended, and will be started again"),
         }
     }
 }

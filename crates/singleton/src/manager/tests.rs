@@ -462,3 +462,35 @@ fn spread_is_spread() {
     assert_eq!(counts.len(), 6);
     assert!(counts.values().all(|count| (100..250).contains(count)), "{counts:?}");
 }
+
+/// Nodes that have names, at these addresses.
+fn named(nodes: &[(&str, &str)]) -> View {
+    let members = nodes.iter().zip(1..).map(|((address, name), up_number)| {
+        let facts = Arc::new([("name".into(), (*name).into())].into());
+        let (status, roles) = (Status::Up, Default::default());
+        (node(address), Member { status, up_number, roles, facts })
+    });
+    View::of(members, [])
+}
+
+#[test]
+fn spread_picks_a_node_of_the_same_name_at_another_address() {
+    let picked = |nodes: &[(&str, &str)], singleton: u32| {
+        let settings = Settings { placement: Placement::Spread, ..Settings::default() };
+        let name = format!("job-{singleton}");
+        let mut manager = Manager::new(node(nodes[0].0), &name, LEASE, settings, at(0.0));
+        manager.view(at(0.0), &named(nodes));
+        let picked = manager.candidate().unwrap().clone();
+        nodes.iter().find(|(address, _)| node(address) == picked).unwrap().to_owned()
+    };
+    for singleton in 0..100 {
+        let before = picked(&[("a", "shop-0"), ("b", "shop-1"), ("c", "shop-2")], singleton);
+        let after = picked(&[("f", "shop-2"), ("e", "shop-1"), ("d", "shop-0")], singleton);
+        assert_eq!(before.1, after.1, "job-{singleton}");
+        // A name that two of them have says nothing of either.
+        let alike = picked(&[("a", "host"), ("b", "host")], singleton);
+        assert_eq!(alike.0, picked(&[("a", "x"), ("b", "x")], singleton).0, "job-{singleton}");
+    }
+    let alike = (0..100).filter(|it| picked(&[("a", "host"), ("b", "host")], *it).0 == "a");
+    assert!((20..80).contains(&alike.count()), "all on one node");
+}

@@ -12,13 +12,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use tenure::cluster::Cluster;
 use tenure::cluster::messaging::{Ask, AskError, NotDone, Received};
-use tenure::cluster::{Address, Cluster, Settings};
 use tenure::sharding::{Entity, Sharding, Shardings as _};
 use tenure::singleton::{Actor, BoxError, Proxy, Singletons as _};
 use tenure::{KeptSession, Lease, Store};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use crate::node_kit::{formation, settings};
 
 pub(crate) const HOSTS: usize = 3;
 pub(crate) const SENDERS: usize = 2;
@@ -152,11 +154,8 @@ pub(crate) struct Place {
 impl Place {
     async fn join(dir: &Path, address: &str, name: String) -> Self {
         let store = tenure::open(&store_url(dir)).await.unwrap();
-        let mut settings = Settings::new("accounts")
-            .name(&name)
-            .address(Address::new(address).unwrap())
-            .formation(store.lease("accounts.formation").ttl(TTL));
-        settings.plaintext_without_any_protection = true;
+        let formation = formation(&store, "accounts").ttl(TTL);
+        let settings = settings("accounts", &name, address, formation);
         let cluster = Cluster::join(settings).await.unwrap();
         let session = store.lease(&name).ttl(TTL).kept_session().unwrap();
         Self { dir: dir.to_owned(), cluster, store, session }

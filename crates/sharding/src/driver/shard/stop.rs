@@ -10,7 +10,7 @@ use super::super::crew::{Common, Ended, StopOrder};
 use super::super::due::Due;
 use super::super::memory::Memory;
 use super::super::routes::Item;
-use super::super::run::Run;
+use super::super::run::{Cell, Run, discard};
 use super::{ShardState, Slot};
 use crate::entity::HostedShard;
 use crate::id::EntityId;
@@ -26,6 +26,13 @@ pub(super) struct Stopping<E: Entity> {
     expired: bool,
     /// How many were not in time.
     late: usize,
+}
+
+impl<E: Entity> Stopping<E> {
+    /// Entities that were not told to stop yet.
+    pub(super) fn untold(&mut self) -> impl Iterator<Item = Box<Cell<E>>> {
+        self.stopping.take().into_iter().flatten().filter_map(|(_, slot)| slot.idle)
+    }
 }
 
 impl<E: Entity> ShardState<E> {
@@ -143,7 +150,10 @@ impl<E: Entity> ShardState<E> {
             let Some(left) = &mut stopping.stopping else { return true };
             // Nothing of it may go on, now that others may host it.
             if expired && !reason.is_graceful() {
-                stopping.late += left.filter(|(_, slot)| slot.idle.is_some()).count();
+                for cell in left.filter_map(|(_, slot)| slot.idle) {
+                    stopping.late += 1;
+                    discard(cell);
+                }
                 return true;
             }
             if left.len() > 0 && common.turn.is_over() {
