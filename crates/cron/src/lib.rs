@@ -8,15 +8,19 @@
 //! The cores are pure: [`Schedule`] says which slots there are, [`Job`] what is to be done about a ledger now,
 //! and [`JobRound`] carries one tenure from claim to settlement.
 
+mod driver;
 mod expression;
 mod ledger;
 mod orders;
 mod plan;
 mod round;
 mod schedule;
+mod scheduled;
 mod settings;
+pub mod telemetry;
 mod time;
 
+pub use driver::{ChangeOrdersError, CurrentRun, OrdersWatch, change_orders};
 pub use ledger::{
     LEDGER_MAX, Ledger, OpenSlot, OpenState, SettledSlot, SkipReason, SlotId, SlotOutcome, Totals,
     UnreadableLedger,
@@ -25,6 +29,7 @@ pub use orders::{ORDERS, Orders, OrdersFull, PausedJob, RunOrder, UnreadableOrde
 pub use plan::{Job, Outlook};
 pub use round::{JobRound, RoundEffect, RoundEvent, RunEnd, SlotRun, StopCause, WriteAnswer};
 pub use schedule::{Schedule, ScheduleError, Slot};
+pub use scheduled::{CronError, ScheduledJob, SlotRunner, StoreSchedule};
 #[cfg(feature = "planted")]
 pub use settings::CronRule;
 pub use settings::{Interrupted, JobSettings, Missed, Overlap};
