@@ -24,7 +24,8 @@ Exit codes:
   69    the store cannot be used: not reachable, no permission, read-only, full, damaged;
         no node answers (cluster)
   71    the operating system refused something that is needed
-  75    another holds the lease (run --no-wait, lease release)
+  75    another holds the lease (run --no-wait, lease release); nobody has taken the order yet
+        (cron run-now)
   126   the command cannot be run
   127   the command was not found
   128+n ended by signal n: tenure was told to stop by it, or the command died of it
@@ -48,6 +49,16 @@ impl Failure {
 
     pub(crate) fn system(what: &str, error: &std::io::Error) -> Self {
         Self::new(SYSTEM, format!("{what}: {error}"))
+    }
+
+    /// The code that the program would end with.
+    pub(crate) fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// What is wrong.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     /// Says it, in one line.

@@ -6,6 +6,7 @@ mod bench;
 mod certs;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod cron;
 #[cfg(all(feature = "demo", target_os = "linux"))]
 mod demo;
 #[cfg(feature = "cluster")]
@@ -36,7 +37,7 @@ use tenure_lease::duration;
 #[command(name = "tenure", version, after_help = exit::HELP)]
 struct Cli {
     /// What to log to stderr: error, warn, info, debug or trace, or directives as in RUST_LOG
-    /// [default: info for `run` and `node`: one line when something changes; else warn]
+    /// [default: info for `run`, `cron` and `node`: one line when something changes; else warn]
     #[arg(long, global = true, value_name = "LEVEL", env = "RUST_LOG")]
     log_level: Option<String>,
     #[command(subcommand)]
@@ -49,6 +50,7 @@ enum Command {
     #[cfg(target_os = "linux")]
     #[command(name = run::GUARDIAN, hide = true)]
     Guardian(run::GuardianArgs),
+    Cron(cron::Args),
     Lease(lease::Args),
     #[cfg(feature = "cluster")]
     Downing(downing::Args),
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
     }
     let usual = match cli.command {
         Command::Run(_) => "info",
+        Command::Cron(ref args) if args.runs_jobs() => "info",
         #[cfg(feature = "cluster")]
         Command::Node(_) => "info",
         #[cfg(all(feature = "demo", target_os = "linux"))]
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::main(args),
         #[cfg(target_os = "linux")]
         Command::Guardian(_) => unreachable!("the guardian has returned above"),
+        Command::Cron(args) => cron::main(args),
         Command::Lease(args) => lease::main(args),
         #[cfg(feature = "cluster")]
         Command::Downing(args) => downing::main(args),

@@ -12,12 +12,12 @@ mod descendants;
 mod guarded;
 #[cfg(target_os = "linux")]
 mod guardian;
-mod hold;
+pub(crate) mod hold;
 #[cfg(feature = "cluster")]
-mod metrics;
+pub(crate) mod metrics;
 #[cfg(not(target_os = "linux"))]
 mod portable;
-mod sys;
+pub(crate) mod sys;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ use crate::store::LeaseArgs;
 #[cfg(target_os = "linux")]
 pub(crate) use guardian::{Args as GuardianArgs, NAME as GUARDIAN, main as guard};
 
-use hold::End;
+use hold::{End, HeldCommand};
 #[cfg(all(feature = "demo", target_os = "linux"))]
 pub(crate) use sys::{PidFd, tie_to_us};
 
@@ -47,7 +47,7 @@ pub(crate) use sys::{PidFd, tie_to_us};
 /// its command.
 ///
 /// One at a time is not once: a cron job's command that ends soon may run on two replicas, one after
-/// the other. Put a worker behind it that runs for as long as its replica: `tenure run --lease
+/// the other; `tenure cron` is for those. Put a worker behind it that runs for as long as its replica: `tenure run --lease
 /// etcd://10.0.0.1:2379/shop --name mailer -- /usr/local/bin/mailer`.
 ///
 /// When the command exits, what it left running is stopped, the lease is given back, and its exit
@@ -91,7 +91,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
-    let settings = settings(&args)?;
+    let settings = settings(args.ttl, args.stop_budget)?;
     sys::check_requirements().map_err(|error| Failure::system("this system lacks", &error))?;
     // One thread, the process's main one, so that what it spawns has a parent for as long as the
     // process lives.
@@ -103,9 +103,10 @@ pub(crate) fn main(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
-fn settings(args: &Args) -> Result<Settings, Failure> {
-    let mut settings = Settings::new(args.ttl);
-    if let Some(stop_budget) = args.stop_budget {
+/// The timing of a lease that a command runs under.
+pub(crate) fn settings(ttl: Duration, stop_budget: Option<Duration>) -> Result<Settings, Failure> {
+    let mut settings = Settings::new(ttl);
+    if let Some(stop_budget) = stop_budget {
         settings.stop_budget = stop_budget;
     }
     if settings.stop_budget < STOP_BUDGET_MIN {
@@ -144,7 +145,8 @@ async fn run(args: Args, settings: Settings) -> Result<u8, Failure> {
             tenure = contend(&lease, args.no_wait) => tenure?,
         };
         let lifeline = sys::lifeline(&store, &tenure);
-        let end = hold::run(&tenure, &settings, lifeline, &args.command, &mut signals).await;
+        let command = HeldCommand { words: &args.command, environment: environment(&tenure) };
+        let end = hold::run(&tenure, &settings, lifeline, &command, &mut signals).await;
         let told = give_back(tenure, &settings, &end, &mut signals).await;
         match (end?, told) {
             (End::Exited(code), _) => return Ok(code),
@@ -214,7 +216,7 @@ async fn contend(lease: &Lease, no_wait: bool) -> Result<Tenure, Failure> {
 }
 
 /// What cannot become right by waiting is said at once; a store that is away may come back.
-fn tolerate_outage(checked: Result<(), LeaseError>) -> Result<(), Failure> {
+pub(crate) fn tolerate_outage(checked: Result<(), LeaseError>) -> Result<(), Failure> {
     match checked {
         Err(LeaseError::Store(error)) if error.kind() == StoreErrorKind::Unavailable => {
             tracing::warn!(%error, "the store does not answer yet");
@@ -224,14 +226,14 @@ fn tolerate_outage(checked: Result<(), LeaseError>) -> Result<(), Failure> {
     }
 }
 
-fn exit_code_of(signal: i32) -> u8 {
+pub(crate) fn exit_code_of(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
 /// What the command knows of its tenure.
-fn environment(tenure: &Tenure) -> [(&'static str, String); 5] {
+pub(crate) fn environment(tenure: &Tenure) -> Vec<(&'static str, String)> {
     let token = tenure.token();
-    [
+    vec![
         ("TENURE_TOKEN", token.term.to_string()),
         ("TENURE_TERM", token.term.to_string()),
         ("TENURE_STEP", token.step.to_string()),

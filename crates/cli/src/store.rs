@@ -8,7 +8,13 @@ use crate::exit::Failure;
 #[derive(clap::Args)]
 pub(crate) struct StoreArgs {
     /// The store that keeps the lease, such as file:./leases
-    #[arg(long = "lease", value_name = "URL", env = "TENURE_LEASE", hide_env_values = true)]
+    #[arg(
+        long = "lease",
+        alias = "store",
+        value_name = "URL",
+        env = "TENURE_LEASE",
+        hide_env_values = true
+    )]
     url: String,
 }
 

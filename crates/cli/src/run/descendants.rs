@@ -4,9 +4,10 @@
 //! called `setsid` or forked twice. So a process without children has no descendants, and the tree
 //! below it, read from /proc, is all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::sys::{self, PidFd, Reaped};
@@ -47,6 +48,47 @@ pub(super) fn end_all(mut alive: impl FnMut()) {
         }
         last = children;
     }
+}
+
+/// Kills the children of this process that are no guardians, until none is left: what a guardian that was
+/// killed has left behind. Guardians of other commands, and what they guard, are left alone.
+///
+/// Only children that are meant are reaped: the ends of guardians are waited for elsewhere.
+pub(super) fn end_orphans() {
+    let mut last = Vec::new();
+    loop {
+        let guardians = guardians();
+        let orphans: Vec<i32> =
+            children().into_iter().filter(|child| !guardians.contains(child)).collect();
+        drop(guardians);
+        if orphans.is_empty() {
+            return;
+        }
+        for &orphan in &orphans {
+            sys::kill(orphan, libc::SIGKILL);
+            sys::reap_child(orphan);
+        }
+        if orphans == last {
+            sys::rest(REST);
+        }
+        last = orphans;
+    }
+}
+
+/// This child of ours guards a command. To be called on the thread that started it, before anything else is
+/// done there.
+pub(super) fn add_guardian(pid: i32) {
+    guardians().insert(pid);
+}
+
+/// This guardian has ended.
+pub(super) fn remove_guardian(pid: i32) {
+    guardians().remove(&pid);
+}
+
+fn guardians() -> MutexGuard<'static, BTreeSet<i32>> {
+    static GUARDIANS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+    GUARDIANS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn any_left() -> bool {

@@ -21,8 +21,27 @@ use super::portable::Guarded;
 use super::control::{Deadlines, Order, Report, reserve};
 use crate::exit::{self, Failure};
 
+/// What is run, and what it knows of its tenure.
+pub(crate) struct HeldCommand<'a> {
+    pub(crate) words: &'a [OsString],
+    pub(crate) environment: Vec<(&'static str, String)>,
+}
+
+/// Who tells the command to stop, besides a lost lease: once to stop it, and again, by an urgent signal, to
+/// kill it.
+pub(crate) trait StopSignals {
+    /// The number of the next signal. Cancel-safe.
+    async fn next_signal(&mut self) -> i32;
+}
+
+impl StopSignals for Signals {
+    async fn next_signal(&mut self) -> i32 {
+        self.next().await
+    }
+}
+
 /// How a tenure came to its end. Nothing that the command started is left.
-pub(super) enum End {
+pub(crate) enum End {
     /// The command ended by itself; the exit code to pass on.
     Exited(u8),
     /// `tenure` was told to stop, by this signal; in a hurry, if it was told twice.
@@ -32,12 +51,12 @@ pub(super) enum End {
 }
 
 /// Runs the command for as long as the lease is held.
-pub(super) async fn run(
+pub(crate) async fn run(
     tenure: &Tenure,
     settings: &Settings,
     lifeline: Option<OwnedFd>,
-    command: &[OsString],
-    signals: &mut Signals,
+    command: &HeldCommand<'_>,
+    signals: &mut impl StopSignals,
 ) -> Result<End, Failure> {
     let mut guarded = Guarded::start(tenure, settings, lifeline, command)
         .map_err(|error| Failure::system("cannot start a process", &error))?;
@@ -53,7 +72,7 @@ pub(super) async fn run(
             ended = guarded.ended() => {
                 break ended.map_err(|error| Failure::system("cannot wait", &error))?;
             }
-            signal = signals.next(), if !hurry => match told {
+            signal = signals.next_signal(), if !hurry => match told {
                 None => {
                     told = Some(signal);
                     tracing::info!(signal, "stopping the command; again to kill it");
@@ -79,7 +98,7 @@ pub(super) async fn run(
     guarded.end_leftovers();
     match (report, told) {
         (Some(Report::Exited(status)), _) => Ok(End::Exited(exit_code(status))),
-        (Some(Report::NotStarted(error)), _) => Err(not_started(&command[0], error)),
+        (Some(Report::NotStarted(error)), _) => Err(not_started(&command.words[0], error)),
         (_, Some(signal)) => Ok(End::Signalled { signal, hurry }),
         (Some(Report::Stopped), None) => Ok(End::Lost),
         (Some(Report::Signalled), None) => {

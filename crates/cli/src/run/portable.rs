@@ -2,7 +2,6 @@
 //! stopped, and if `tenure` is killed with -9 the command runs on. Drives: it waits.
 #![allow(clippy::disallowed_methods)]
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
@@ -11,6 +10,7 @@ use std::process::ExitStatus;
 use tenure_lease::{Moment, Settings, Tenure};
 
 use super::control::{Deadlines, Order, Report};
+use super::hold::HeldCommand;
 use super::sys;
 
 /// The command, under way.
@@ -25,15 +25,15 @@ impl Guarded {
         tenure: &Tenure,
         settings: &Settings,
         _lifeline: Option<OwnedFd>,
-        command: &[OsString],
+        command: &HeldCommand<'_>,
     ) -> io::Result<Self> {
         tracing::warn!(
             "this system has no guardian: what the command starts is not stopped with it, and \
              neither is the command if tenure is killed with -9; Linux has one"
         );
-        let command = tokio::process::Command::new(&command[0])
-            .args(&command[1..])
-            .envs(super::environment(tenure))
+        let command = tokio::process::Command::new(&command.words[0])
+            .args(&command.words[1..])
+            .envs(command.environment.iter().map(|(key, value)| (*key, value)))
             .spawn()?;
         let kill = Deadlines::of(tenure, settings).kill;
         Ok(Self { command, stopped: false, kill })

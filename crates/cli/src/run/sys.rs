@@ -6,12 +6,12 @@ use std::os::fd::OwnedFd;
 use tenure_lease::{Store, Tenure};
 
 /// The descriptor whose closing frees the tenure, if the store has one.
-pub(super) fn lifeline(store: &Store, tenure: &Tenure) -> Option<OwnedFd> {
+pub(crate) fn lifeline(store: &Store, tenure: &Tenure) -> Option<OwnedFd> {
     store.backend().lifeline(tenure.claim())
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn check_requirements() -> std::io::Result<()> {
+pub(crate) fn check_requirements() -> std::io::Result<()> {
     Ok(())
 }
 
@@ -269,6 +269,12 @@ mod linux {
             -1 => Reaped::Nothing,
             pid => Reaped::Ended(pid, status),
         }
+    }
+
+    /// Takes note of this child, if it has ended.
+    pub(crate) fn reap_child(pid: i32) {
+        // SAFETY: without a place for the status it takes numbers only.
+        unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
     }
 
     /// A process that a number cannot be confused with, once it was seen to be the right one.
