@@ -17,8 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_lease::signals::{self, Signals};
-use tokio::runtime::{self, Handle};
+use tokio::runtime::{self, Handle, Runtime};
 use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::AbortHandle;
 
 use crate::cluster::{Cluster, End, Hooks, JoinError, State};
 use crate::membership::{Ending, Event};
@@ -84,10 +85,7 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
         Security::Tls(identity) => Some(identity.clone()),
         Security::PlaintextWithoutAnyProtection => None,
     };
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| failed("cannot start a runtime", error))?;
+    let runtime = NodeRuntime::new().map_err(|error| failed("cannot start a runtime", error))?;
     let (commands, commands_out) = mpsc::channel(COMMANDS);
     let (events, _) = broadcast::channel(EVENTS);
     let me = new_node(&settings);
@@ -95,7 +93,7 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
     let messaging = Arc::new(Messaging::new(data.clone(), state.subscribe(), &settings.transport));
     let (proof_in, proof) = watch::channel(Proof::Pending);
     let leases = preflight::leases(&settings);
-    runtime.spawn(preflight::prove(leases, preflight::EVERY, proof_in));
+    let proving = runtime.handle().spawn(preflight::prove(leases, preflight::EVERY, proof_in));
     let questions = Arc::<Questions>::default();
     let driver = Driver {
         questions: questions.clone(),
@@ -114,23 +112,85 @@ pub(crate) fn start(settings: Settings, hooks: Hooks) -> Result<Started, JoinErr
     let first = match driver.bind(&me, runtime.handle()) {
         Ok(first) => first,
         Err(error) => {
-            // Dropped here, within the caller's runtime, it would panic.
-            runtime.shutdown_background();
+            runtime.shut_down(&proving.abort_handle());
             return Err(error);
         }
     };
     let (told, published) = (messaging.clone(), state.clone());
-    std::thread::Builder::new()
-        .name("tenure-cluster".into())
-        .spawn(move || {
-            let run = AssertUnwindSafe(|| runtime.block_on(driver.run(me, first)));
-            if let Err(panic) = catch_unwind(run) {
-                publish_panic(&*panic, &told, &published);
-            }
-        })
+    let panicked = move |panic: Box<dyn Any + Send>| publish_panic(&*panic, &told, &published);
+    runtime
+        .run(driver.run(me, first), proving.abort_handle(), panicked)
         .map_err(|error| failed("cannot start a thread", error))?;
     let state = state.subscribe();
     Ok(Started { commands, state, events, messaging, proof, identity, questions })
+}
+
+/// What a node's driver runs on: a thread of its own, so that user code cannot starve it.
+enum NodeRuntime {
+    OwnThread(Runtime),
+    /// A simulated process has one thread for everything.
+    #[cfg(feature = "simulation")]
+    Simulated(Handle),
+}
+
+impl NodeRuntime {
+    fn new() -> std::io::Result<Self> {
+        #[cfg(feature = "simulation")]
+        if let Some(world) = tenure_lease::world::here() {
+            return Ok(Self::Simulated(world.runtime()));
+        }
+        Ok(Self::OwnThread(runtime::Builder::new_current_thread().enable_all().build()?))
+    }
+
+    fn handle(&self) -> &Handle {
+        match self {
+            Self::OwnThread(runtime) => runtime.handle(),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(handle) => handle,
+        }
+    }
+
+    /// Ends what was started. Dropped within the caller's runtime, a runtime would panic.
+    fn shut_down(self, #[allow(unused)] proving: &AbortHandle) {
+        match self {
+            Self::OwnThread(runtime) => runtime.shutdown_background(),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(_) => proving.abort(),
+        }
+    }
+
+    /// Runs the driver. When it ends, whatever else it started ends with it.
+    fn run(
+        self,
+        driver: impl Future<Output = ()> + Send + 'static,
+        #[allow(unused)] proving: AbortHandle,
+        panicked: impl FnOnce(Box<dyn Any + Send>) + Send + 'static,
+    ) -> std::io::Result<()> {
+        match self {
+            Self::OwnThread(runtime) => {
+                let work = move || {
+                    let run = AssertUnwindSafe(|| runtime.block_on(driver));
+                    if let Err(panic) = catch_unwind(run) {
+                        panicked(panic);
+                    }
+                };
+                std::thread::Builder::new().name("tenure-cluster".into()).spawn(work)?;
+            }
+            #[cfg(feature = "simulation")]
+            Self::Simulated(handle) => {
+                let run = handle.spawn(driver);
+                handle.spawn(async move {
+                    if let Err(error) = run.await
+                        && let Ok(panic) = error.try_into_panic()
+                    {
+                        panicked(panic);
+                    }
+                    proving.abort();
+                });
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Driver {
@@ -241,9 +301,7 @@ fn new_node(settings: &Settings) -> Node {
 }
 
 fn entropy() -> u64 {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).expect("the operating system's randomness");
-    u64::from_le_bytes(bytes)
+    tenure_lease::world::random_bits().expect("the operating system's randomness")
 }
 
 /// How many requests of users may wait.

@@ -39,6 +39,10 @@ impl Moment {
     /// Now, by the machine's boot clock.
     #[inline]
     pub fn now() -> Self {
+        #[cfg(feature = "simulation")]
+        if let Some(world) = crate::world::here() {
+            return world.now();
+        }
         driver::now()
     }
 }

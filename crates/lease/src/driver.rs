@@ -32,9 +32,23 @@ use crate::keeper::Deadlines;
 use crate::{LeaseName, Loss, telemetry};
 
 /// The runtime of the keeper thread, started on first use; it lives as long as the process.
-pub(crate) fn runtime() -> &'static Handle {
+pub(crate) fn runtime() -> Handle {
+    #[cfg(feature = "simulation")]
+    if let Some(world) = crate::world::here() {
+        return world.runtime();
+    }
     static RUNTIME: OnceLock<Handle> = OnceLock::new();
-    RUNTIME.get_or_init(|| start("tenure-keeper"))
+    RUNTIME.get_or_init(|| start("tenure-keeper")).clone()
+}
+
+/// The runtime of the thread that only waits for deadlines.
+fn clock_runtime() -> Handle {
+    #[cfg(feature = "simulation")]
+    if let Some(world) = crate::world::here() {
+        return world.runtime();
+    }
+    static CLOCK: OnceLock<Handle> = OnceLock::new();
+    CLOCK.get_or_init(|| start("tenure-clock")).clone()
 }
 
 /// A thread with a runtime, for as long as the process lives.
@@ -58,7 +72,7 @@ fn start(thread: &str) -> Handle {
 pub(crate) async fn on_keeper<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> T {
-    on(runtime(), future).await
+    on(&runtime(), future).await
 }
 
 async fn on<T: Send + 'static>(
@@ -82,7 +96,6 @@ async fn on<T: Send + 'static>(
 /// Waits until this moment, which may move, has just passed: on a thread that does nothing else, so also
 /// while the keepers' is stuck in a store that blocks.
 pub(crate) async fn passed(moment: impl Fn() -> Moment + Send + 'static) {
-    static CLOCK: OnceLock<Handle> = OnceLock::new();
     let passed = async move {
         loop {
             let left = moment().since(Moment::now());
@@ -93,7 +106,7 @@ pub(crate) async fn passed(moment: impl Fn() -> Moment + Send + 'static) {
             tokio::time::sleep(left).await;
         }
     };
-    on(CLOCK.get_or_init(|| start("tenure-clock")), passed).await;
+    on(&clock_runtime(), passed).await;
 }
 
 /// Until when a tenure is held, for [`is_held`](crate::Tenure::is_held): one atomic load.

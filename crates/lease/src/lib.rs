@@ -56,6 +56,8 @@ mod standby;
 pub mod telemetry;
 mod tenure;
 mod watchdog;
+#[doc(hidden)]
+pub mod world;
 
 pub use clock::Moment;
 pub use error::LeaseError;

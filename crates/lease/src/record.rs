@@ -99,6 +99,10 @@ impl Owner {
 
     /// This process, under the name `POD_NAME`, else `HOSTNAME`, else the host's name.
     pub fn this_process() -> Self {
+        #[cfg(feature = "simulation")]
+        if let Some(world) = crate::world::here() {
+            return Self::named(world.process().0);
+        }
         static NAME: OnceLock<String> = OnceLock::new();
         Self::named(NAME.get_or_init(|| {
             let from = |key| std::env::var(key).ok().filter(|name| !name.is_empty());
@@ -277,11 +281,15 @@ mod driver {
     pub(super) fn random() -> Nonce {
         let mut bytes = [0; 16];
         // The kernel's generator fails only before it is seeded, early in boot; there is no way on.
-        getrandom::fill(&mut bytes).expect("the operating system has no random numbers");
+        crate::world::fill(&mut bytes).expect("the operating system has no random numbers");
         Nonce(u128::from_le_bytes(bytes))
     }
 
     pub(super) fn incarnation() -> u64 {
+        #[cfg(feature = "simulation")]
+        if let Some(world) = crate::world::here() {
+            return world.process().1;
+        }
         static INCARNATION: OnceLock<u64> = OnceLock::new();
         // Never 0: that marks a foreign elector.
         *INCARNATION.get_or_init(|| (random().bits() as u64).max(1))

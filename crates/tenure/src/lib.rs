@@ -90,6 +90,10 @@ mod guide {
     #[doc = include_str!("../../../docs/start.md")]
     struct Start;
 
+    #[cfg(feature = "singleton")]
+    #[doc = include_str!("../../../docs/testing.md")]
+    struct Testing;
+
     #[doc = include_str!("../../../docs/upgrading.md")]
     struct Upgrading;
 }

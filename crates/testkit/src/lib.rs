@@ -8,3 +8,5 @@ pub mod faults;
 pub mod history;
 pub mod mutants;
 pub mod sim;
+#[cfg(feature = "world")]
+pub mod world;

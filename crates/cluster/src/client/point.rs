@@ -263,7 +263,7 @@ impl Drop for Waits<'_> {
 
 pub(super) fn random() -> u64 {
     // Only for jitter, and to spread clients over members.
-    getrandom::u64().unwrap_or(u64::MAX / 2)
+    tenure_lease::world::random_bits().unwrap_or(u64::MAX / 2)
 }
 
 /// How many requests wait to be written.

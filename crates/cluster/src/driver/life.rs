@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use tenure_lease::{Lease, Moment};
+use tenure_lease::{Lease, Moment, world};
 use tenure_wire::{Unreadable, Version};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -272,8 +272,7 @@ impl Life<'_> {
             FormationEffect::Join(contacts) => self.membership.join(contacts, now),
             FormationEffect::Form(cluster) => self.membership.form(cluster, now),
             FormationEffect::FormUnguarded => {
-                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                self.membership.form(since.as_micros() as u64, now);
+                self.membership.form(world::wall_clock().as_micros() as u64, now);
             }
             FormationEffect::Meet(contacts) => self.membership.meet(&contacts),
             FormationEffect::Contend => self.order(LeaseOrder::Contend),

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use self::carrier::Listening;
 use self::claims::Claims;
 use self::control::ControlLink;
 use self::data::DataLink;
@@ -33,6 +34,7 @@ use crate::{Address, Incarnation, Node};
 mod accept;
 #[cfg(feature = "certs")]
 pub mod bench;
+mod carrier;
 mod claims;
 mod clients;
 mod control;
@@ -101,6 +103,17 @@ impl Transport {
             Some(listen) => listen.to_string(),
             None => local.node.address.to_string(),
         };
+        #[cfg(feature = "simulation")]
+        if let Some(world) = tenure_lease::world::here() {
+            let failed = |source| TransportError::Listen { address: text.clone(), source };
+            let address = resolve(settings.listen, &local.node.address).map_err(failed)?;
+            let address =
+                *address.first().ok_or_else(|| failed(std::io::ErrorKind::NotFound.into()))?;
+            let listening = Listening::Simulated(world.listen(address).map_err(failed)?);
+            return Self::with_listening(
+                listening, address, settings, security, local, handles, events,
+            );
+        }
         let listener = listen(settings.listen, &local.node.address)
             .map_err(|source| TransportError::Listen { address: text, source })?;
         Self::with_listener(listener, settings, security, local, handles, events)
@@ -115,15 +128,35 @@ impl Transport {
         handles: Handles,
         events: mpsc::Sender<Event>,
     ) -> Result<Self, TransportError> {
+        let failed =
+            |source| TransportError::Listen { address: local.node.address.to_string(), source };
+        let address = listener.local_addr().map_err(failed)?;
+        // A large cluster comes back all at once after a cut; the usual 128 would be too few.
+        SockRef::from(&listener).listen(BACKLOG).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = {
+            let _context = handles.control.enter();
+            tokio::net::TcpListener::from_std(listener).map_err(failed)?
+        };
+        let listening = Listening::Tcp(listener);
+        Self::with_listening(listening, address, settings, security, local, handles, events)
+    }
+
+    fn with_listening(
+        listening: Listening,
+        address: SocketAddr,
+        settings: TransportSettings,
+        security: Security,
+        local: Local,
+        handles: Handles,
+        events: mpsc::Sender<Event>,
+    ) -> Result<Self, TransportError> {
         settings.check()?;
         for name in [&local.cluster, &local.name] {
             if !is_name(name) {
                 return Err(TransportError::Name(name.clone()));
             }
         }
-        let failed =
-            |source| TransportError::Listen { address: local.node.address.to_string(), source };
-        let address = listener.local_addr().map_err(failed)?;
         match &security {
             Security::Tls(identity) => {
                 let ours = format!("{}/{}", local.cluster, local.name);
@@ -141,13 +174,6 @@ impl Transport {
                 tracing::warn!(%address, "links of this node are not encrypted");
             }
         }
-        // A large cluster comes back all at once after a cut; the usual 128 would be too few.
-        SockRef::from(&listener).listen(BACKLOG).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let listener = {
-            let _context = handles.control.enter();
-            tokio::net::TcpListener::from_std(listener).map_err(failed)?
-        };
         let shared = Arc::new(Shared {
             settings,
             security,
@@ -168,7 +194,7 @@ impl Transport {
             ending: Flag::new(),
         });
         let control = &shared.handles.control;
-        shared.spawn(control, accept::run(shared.clone(), listener));
+        shared.spawn(control, accept::run(shared.clone(), listening));
         if let Security::Tls(identity) = &shared.security {
             shared.spawn(control, renew::watch_certificate(shared.clone(), identity.clone()));
         }
@@ -436,12 +462,14 @@ impl Shared {
 }
 
 fn listen(listen: Option<SocketAddr>, address: &Address) -> std::io::Result<TcpListener> {
+    TcpListener::bind(&resolve(listen, address)?[..])
+}
+
+/// Where to listen.
+fn resolve(listen: Option<SocketAddr>, address: &Address) -> std::io::Result<Vec<SocketAddr>> {
     match listen {
-        Some(listen) => TcpListener::bind(listen),
-        None => {
-            let resolved: Vec<_> = (address.host(), address.port()).to_socket_addrs()?.collect();
-            TcpListener::bind(&resolved[..])
-        }
+        Some(listen) => Ok(vec![listen]),
+        None => Ok((address.host(), address.port()).to_socket_addrs()?.collect()),
     }
 }
 
@@ -452,7 +480,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn random() -> u64 {
     // Only for jitter: without entropy, all wait equally long.
-    getrandom::u64().unwrap_or(u64::MAX / 2)
+    tenure_lease::world::random_bits().unwrap_or(u64::MAX / 2)
 }
 
 /// How often the same trouble is logged.

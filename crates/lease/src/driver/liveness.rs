@@ -54,8 +54,8 @@ impl Liveness {
         let (wanted, unwanted) = oneshot::channel();
         match (&self.call, &self.runtime) {
             (Some(call), runtime) => {
-                let handle = runtime.as_ref().unwrap_or_else(|| super::runtime());
-                on_its_own_thread(Arc::clone(call), handle.clone(), answer, unwanted);
+                let handle = runtime.clone().unwrap_or_else(super::runtime);
+                on_its_own_thread(Arc::clone(call), handle, answer, unwanted);
             }
             (None, Some(runtime)) => {
                 runtime.spawn(async { answer.send(true) });
@@ -85,17 +85,21 @@ fn on_its_own_thread(
         return;
     }
     let busy = Busy(call);
-    let work = move || {
-        let alive = runtime.block_on(async {
-            tokio::select! {
-                biased;
-                _ = unwanted => false,
-                alive = async { (busy.0.ask)().await } => alive,
-            }
-        });
+    let asking = async move {
+        let alive = tokio::select! {
+            biased;
+            _ = unwanted => false,
+            alive = async { (busy.0.ask)().await } => alive,
+        };
         drop(busy);
         let _ = answer.send(alive);
     };
+    #[cfg(feature = "simulation")]
+    if crate::world::here().is_some() {
+        // A simulated process has one thread.
+        return drop(runtime.spawn(asking));
+    }
+    let work = move || runtime.block_on(asking);
     // An error drops the work, and with it what it owns.
     let _ = std::thread::Builder::new().name("tenure-liveness".into()).spawn(work);
 }

@@ -292,6 +292,9 @@ impl<M: Message> Shared<M> {
         let _question = self.cluster.question()?;
         // The node that was asked last, and has refused since the shard is not there any more.
         let mut refused: Option<Node> = None;
+        // The one that refused before, and how often in a row: whoever coordinates may say for a while
+        // that the shard is there, and if it is this node, it says so at once.
+        let (mut refused_before, mut refusals): (Option<Node>, u32) = (None, 0);
         let mut full = 0;
         loop {
             let way = timeout_at(deadline, self.way(id, shard, refused.take())).await;
@@ -310,10 +313,16 @@ impl<M: Message> Shared<M> {
             };
             match answer {
                 Err(AskError::NotDone(why)) if retriable(&why) && Instant::now() < deadline => {
-                    refused = node;
-                    if refused.is_none() {
-                        super::pause_briefly().await;
+                    let is_same = node.is_some() && node == refused_before;
+                    refusals = if is_same { (refusals + 1).min(REFUSALS_MAX) } else { 0 };
+                    if node.is_none() || is_same {
+                        tokio::time::sleep_until(
+                            deadline.min(Instant::now() + PAUSE * (1 << refusals)),
+                        )
+                        .await;
                     }
+                    refused_before.clone_from(&node);
+                    refused = node;
                 }
                 // Many come at once. If there is still no room, somebody does not keep up.
                 Err(AskError::NotDone(NotDone::Full)) if full < FULL_MAX => {
@@ -426,5 +435,7 @@ impl<M: Message, Q: Ask> Asking<'_, M, Q> {
 const SHORT: usize = 1 << 10;
 /// How often a question is asked again for which there was no room.
 const FULL_MAX: u32 = 5;
+/// How often the pause after a refusal is doubled.
+const REFUSALS_MAX: u32 = 5;
 /// Half of the first pause before that; each is twice as long as the one before.
 const PAUSE: Duration = Duration::from_millis(1);

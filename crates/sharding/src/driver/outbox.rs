@@ -46,6 +46,8 @@ impl<M: Message> Outbox<M> {
 async fn send<M: Message>(shared: Arc<Shared<M>>, node: Node, mut queued: mpsc::Receiver<Out<M>>) {
     let peer = Peer::<M>::new(&shared.cluster, &node, &shared.inbox);
     let mut patience = shared.settings.patience;
+    // How often in a row all that was queued came back.
+    let mut refusals: u32 = 0;
     while let Some(out) = queued.recv().await {
         let (frame, ticket) = match out {
             Out::Frame(frame, ticket) => (frame, ticket),
@@ -72,6 +74,7 @@ async fn send<M: Message>(shared: Arc<Shared<M>>, node: Node, mut queued: mpsc::
         };
         let Err(why) = told else {
             patience = shared.settings.patience;
+            refusals = 0;
             continue;
         };
         tracing::debug!(kind = %shared.kind, %node, "not sent: {why}");
@@ -98,6 +101,14 @@ async fn send<M: Message>(shared: Arc<Shared<M>>, node: Node, mut queued: mpsc::
             }
             _ => continue,
         };
+        // A coordinator on this node says at once that the shard is still there, as long as it believes so;
+        // while this node's transport closes, for instance. Only after the last one: many may wait.
+        if queued.is_empty() {
+            if refusals > 0 {
+                sleep(PAUSE * (1 << refusals.min(REFUSALS_MAX))).await;
+            }
+            refusals = refusals.saturating_add(1);
+        }
         if shared.control.send(event).await.is_err() {
             return;
         }
@@ -121,5 +132,9 @@ async fn elsewhere<M: Message>(
     }
 }
 
+/// Half of the first pause after all that was queued came back twice; each is twice as long as the one before.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How often that pause is doubled.
+const REFUSALS_MAX: u32 = 5;
 /// How much may wait for one node. More is refused.
 const ROOM: usize = 1 << 16;

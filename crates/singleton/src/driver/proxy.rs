@@ -114,10 +114,12 @@ async fn find<M: Message>(
             shared.who();
             ask_at = Instant::now() + ASK_INTERVAL;
         }
-        let pause = if lost || lock(&shared.finder).waiting() > 0 {
-            ask_at.min(Instant::now() + RETRY_PAUSE)
-        } else {
-            Instant::now() + IDLE
+        let retry_at = Instant::now() + RETRY_PAUSE;
+        let pause = match lock(&shared.finder).waiting() {
+            // `ask_at` has passed long ago if the host is known.
+            _ if lost => ask_at.min(retry_at),
+            0 => Instant::now() + IDLE,
+            _ => retry_at,
         };
         drop(shared);
         tokio::select! {

@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure_lease::Moment;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
+use super::carrier::{Carrier, Listening};
 use super::greet::Answered;
 use super::{Shared, clients, greet, incoming, lock};
 use crate::transport::{Lane, Refusal, telemetry};
 
-pub(super) async fn run(shared: Arc<Shared>, listener: TcpListener) {
+pub(super) async fn run(shared: Arc<Shared>, listener: Listening) {
     shared.ending.unless(accept(&shared, listener)).await;
 }
 
-async fn accept(shared: &Arc<Shared>, listener: TcpListener) {
+async fn accept(shared: &Arc<Shared>, listener: Listening) {
     let unknown = Arc::new(Mutex::new(Unknown::default()));
     let mut sweep = interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -57,7 +57,7 @@ async fn accept(shared: &Arc<Shared>, listener: TcpListener) {
     }
 }
 
-async fn welcome(shared: Arc<Shared>, tcp: TcpStream, from: SocketAddr, visitor: Visitor) {
+async fn welcome(shared: Arc<Shared>, tcp: Carrier, from: SocketAddr, visitor: Visitor) {
     let within = shared.settings.handshake_timeout;
     let answering = timeout(within, greet::answer(&shared, tcp, from));
     let answered = match shared.ending.unless(answering).await {

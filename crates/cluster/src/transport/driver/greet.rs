@@ -8,11 +8,12 @@ use std::time::Duration;
 use bytes::BytesMut;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::lookup_host;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::Shared;
+use super::carrier::Carrier;
 use super::claims::Admission;
 use super::clients::{Client, Place};
 use super::outdated::Shown;
@@ -68,7 +69,7 @@ async fn within_reach(
     Ok(())
 }
 
-async fn connect(shared: &Shared, address: &Address) -> Result<TcpStream, Refusal> {
+async fn connect(shared: &Shared, address: &Address) -> Result<Carrier, Refusal> {
     #[cfg(feature = "switch")]
     if let Some(switch) = &shared.settings.switch {
         switch.open(address).await;
@@ -89,12 +90,12 @@ async fn connect(shared: &Shared, address: &Address) -> Result<TcpStream, Refusa
 pub(super) async fn connect_any(
     addresses: &[SocketAddr],
     until: Instant,
-) -> Result<TcpStream, Refusal> {
+) -> Result<Carrier, Refusal> {
     let mut last = Refusal::BeyondLoopback;
     for (index, address) in addresses.iter().enumerate() {
         let left = until.saturating_duration_since(Instant::now());
         let share = (left / (addresses.len() - index) as u32).max(SHARE_MIN);
-        match timeout(share, TcpStream::connect(address)).await {
+        match timeout(share, Carrier::connect(address)).await {
             Ok(Ok(tcp)) => return Ok(tcp),
             Ok(Err(error)) => last = cut(error),
             Err(_) => last = Refusal::Slow(share),
@@ -109,7 +110,7 @@ pub(super) fn cut(error: io::Error) -> Refusal {
 
 async fn greet(
     shared: &Shared,
-    tcp: TcpStream,
+    tcp: Carrier,
     address: &Address,
     lane: Lane,
 ) -> Result<Greeted, Refusal> {
@@ -150,7 +151,7 @@ async fn greet(
 /// Answers somebody who dialed us. The caller limits the time.
 pub(super) async fn answer(
     shared: &Arc<Shared>,
-    tcp: TcpStream,
+    tcp: Carrier,
     from: SocketAddr,
 ) -> Result<Answered, Refusal> {
     let refusal = |error: io::Error| socket::refusal(&error);

@@ -12,21 +12,44 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 /// Watches over one connection.
-pub(super) struct Silence {
+pub(super) struct Watched {
     /// Another handle of the same connection.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     socket: Socket,
     max: Duration,
 }
 
+/// Who notices that a peer's machine is gone.
+pub(super) enum Silence {
+    Watched(Watched),
+    /// A simulated network ends by itself what nobody answers.
+    #[cfg(feature = "simulation")]
+    LeftToTheNetwork,
+}
+
 impl Silence {
     pub(super) fn new(tcp: &TcpStream, max: Duration) -> std::io::Result<Self> {
-        Ok(Self { socket: SockRef::from(tcp).try_clone()?, max })
+        Ok(Self::Watched(Watched { socket: SockRef::from(tcp).try_clone()?, max }))
+    }
+
+    #[cfg(feature = "simulation")]
+    pub(super) fn left_to_the_network() -> Self {
+        Self::LeftToTheNetwork
     }
 
     /// Ends when nothing has been heard of the peer for about as long as allowed, though something
     /// should have been.
     pub(super) async fn noticed(&self) {
+        match self {
+            Self::Watched(watched) => watched.noticed().await,
+            #[cfg(feature = "simulation")]
+            Self::LeftToTheNetwork => std::future::pending().await,
+        }
+    }
+}
+
+impl Watched {
+    async fn noticed(&self) {
         let mut before = false;
         loop {
             sleep(self.max / 4).await;

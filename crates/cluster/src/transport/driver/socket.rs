@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio_rustls::TlsStream;
 
+use super::carrier::Carrier;
 use super::silence::Silence;
 use crate::transport::Down;
 use crate::transport::refusal::Refusal;
@@ -24,7 +25,7 @@ use crate::transport::refusal::Refusal;
 #[derive(Debug)]
 pub(super) struct Socket {
     /// Always there, except within `carry_data_on`.
-    tcp: Option<TcpStream>,
+    carrier: Option<Carrier>,
     /// What was read and is not yet asked for lies at `start..end`.
     ahead: Box<[u8]>,
     /// How long it is to be, now and at most.
@@ -38,20 +39,15 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub(super) fn new(tcp: TcpStream, silence_max: Duration) -> io::Result<Self> {
-        tcp.set_nodelay(true)?;
-        let socket = SockRef::from(&tcp);
-        // While nothing is sent, probes stand in for it: the first after half of the time, so that
-        // all of it is over when several went unanswered.
-        let step = (silence_max / 4).max(Duration::from_secs(1));
-        let keepalive = TcpKeepalive::new().with_time((silence_max / 2).max(step));
-        #[cfg(target_os = "linux")]
-        let keepalive = keepalive.with_interval(step).with_retries(3);
-        socket.set_tcp_keepalive(&keepalive)?;
-        #[cfg(target_os = "linux")]
-        socket.set_tcp_user_timeout(Some(silence_max))?;
+    pub(super) fn new(carrier: Carrier, silence_max: Duration) -> io::Result<Self> {
+        match &carrier {
+            Carrier::Tcp(tcp) => Self::notice_silence(tcp, silence_max)?,
+            // A simulated network ends by itself what nobody answers.
+            #[cfg(feature = "simulation")]
+            Carrier::Simulated(_) => {}
+        }
         Ok(Self {
-            tcp: Some(tcp),
+            carrier: Some(carrier),
             ahead: Box::default(),
             ahead_len: AHEAD_SMALL,
             ahead_max: AHEAD_SMALL,
@@ -62,10 +58,25 @@ impl Socket {
         })
     }
 
+    fn notice_silence(tcp: &TcpStream, silence_max: Duration) -> io::Result<()> {
+        tcp.set_nodelay(true)?;
+        let socket = SockRef::from(tcp);
+        // While nothing is sent, probes stand in for it: the first after half of the time, so that
+        // all of it is over when several went unanswered.
+        let step = (silence_max / 4).max(Duration::from_secs(1));
+        let keepalive = TcpKeepalive::new().with_time((silence_max / 2).max(step));
+        #[cfg(target_os = "linux")]
+        let keepalive = keepalive.with_interval(step).with_retries(3);
+        socket.set_tcp_keepalive(&keepalive)?;
+        #[cfg(target_os = "linux")]
+        socket.set_tcp_user_timeout(Some(silence_max))?;
+        Ok(())
+    }
+
     /// Puts the connection within the switch's reach.
     #[cfg(feature = "switch")]
     fn cut_by(&mut self, switch: &super::Switch, peer: &crate::Address) -> io::Result<()> {
-        if let Some(tcp) = &self.tcp {
+        if let Some(Carrier::Tcp(tcp)) = &self.carrier {
             self.cuttable = Some(switch.enter(peer, tcp)?);
         }
         Ok(())
@@ -73,8 +84,11 @@ impl Socket {
 
     /// From now on a peer that takes no data is waited for; see `silence`.
     fn be_patient(&self, silence_max: Duration) -> io::Result<Silence> {
-        let Some(tcp) = &self.tcp else {
-            return Err(io::ErrorKind::NotConnected.into());
+        let tcp = match &self.carrier {
+            Some(Carrier::Tcp(tcp)) => tcp,
+            #[cfg(feature = "simulation")]
+            Some(Carrier::Simulated(_)) => return Ok(Silence::left_to_the_network()),
+            None => return Err(io::ErrorKind::NotConnected.into()),
         };
         #[cfg(target_os = "linux")]
         SockRef::from(tcp).set_tcp_user_timeout(None)?;
@@ -83,17 +97,21 @@ impl Socket {
 
     fn carry_data_on(&mut self, handle: &Handle) -> io::Result<()> {
         self.ahead_max = AHEAD_LARGE;
-        let Some(tcp) = self.tcp.take() else {
-            return Err(io::ErrorKind::NotConnected.into());
-        };
-        let tcp = tcp.into_std()?;
-        let _context = handle.enter();
-        self.tcp = Some(TcpStream::from_std(tcp)?);
+        self.carrier = Some(match self.carrier.take() {
+            Some(Carrier::Tcp(tcp)) => {
+                let tcp = tcp.into_std()?;
+                let _context = handle.enter();
+                Carrier::Tcp(TcpStream::from_std(tcp)?)
+            }
+            #[cfg(feature = "simulation")]
+            Some(simulated) => simulated,
+            None => return Err(io::ErrorKind::NotConnected.into()),
+        });
         Ok(())
     }
 
-    fn tcp(&mut self) -> io::Result<Pin<&mut TcpStream>> {
-        self.tcp.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    fn carrier(&mut self) -> io::Result<Pin<&mut Carrier>> {
+        self.carrier.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 }
 
@@ -107,14 +125,14 @@ impl AsyncRead for Socket {
         if this.start == this.end {
             // Room enough: straight into it.
             if into.remaining() >= this.ahead_len {
-                return this.tcp()?.poll_read(context, into);
+                return this.carrier()?.poll_read(context, into);
             }
             if this.ahead.len() != this.ahead_len {
                 this.ahead = vec![0; this.ahead_len].into();
             }
             let mut ahead = std::mem::take(&mut this.ahead);
             let mut read = ReadBuf::new(&mut ahead);
-            let polled = this.tcp()?.poll_read(context, &mut read);
+            let polled = this.carrier()?.poll_read(context, &mut read);
             let filled = read.filled().len();
             this.ahead = ahead;
             ready!(polled)?;
@@ -137,7 +155,7 @@ impl AsyncWrite for Socket {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.get_mut().tcp()?.poll_write(context, bytes)
+        self.get_mut().carrier()?.poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -145,7 +163,7 @@ impl AsyncWrite for Socket {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.get_mut().tcp()?.poll_write_vectored(context, slices)
+        self.get_mut().carrier()?.poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -153,11 +171,11 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().tcp()?.poll_flush(context)
+        self.get_mut().carrier()?.poll_flush(context)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().tcp()?.poll_shutdown(context)
+        self.get_mut().carrier()?.poll_shutdown(context)
     }
 }
 

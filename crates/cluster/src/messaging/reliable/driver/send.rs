@@ -40,7 +40,7 @@ impl Cluster {
             }
         }
         let messaging = self.messaging();
-        let stream = getrandom::u64().expect("the operating system's randomness");
+        let stream = tenure_lease::world::random_bits().expect("the operating system's randomness");
         let acks = Receiver::open(messaging, &acks(stream), ACKS)?;
         let (done, _) = watch::channel(0);
         let shared = Arc::new(Shared {
