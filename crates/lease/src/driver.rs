@@ -214,6 +214,10 @@ impl<K: Send + 'static> Flights<K> {
             Request::Renew(_) => self.renew_timeout,
             _ => self.timeout,
         };
+        self.send_within(timeout, key, request);
+    }
+
+    fn send_within(&mut self, timeout: Duration, key: K, request: Request) {
         let backend = Arc::clone(&self.backend);
         self.tasks.spawn(async move {
             let kind = backend.info().kind;

@@ -13,7 +13,7 @@ use super::{
     Cell, Countdown, Flights, Offer, State, Wants, Watches, tell, tell_outcome, wait_until,
 };
 use crate::clock::Moment;
-use crate::keeper::{AttachId, Event, Session, SessionEvent};
+use crate::keeper::{AttachId, Event, Session, SessionEvent, SessionFlight};
 use crate::record::Nonce;
 use crate::watchdog::Watchdog;
 use crate::{LeaseError, LeaseName, Loss, telemetry};
@@ -78,7 +78,12 @@ pub(crate) async fn keep_session(
 
     loop {
         while let Some((flight, request)) = session.poll(Moment::now(), Nonce::random()) {
-            flights.send(flight, request);
+            match flight {
+                SessionFlight::Sweep(_) => {
+                    flights.send_within(session.sweep_timeout(), flight, request);
+                }
+                _ => flights.send(flight, request),
+            }
         }
         while let Some(event) = session.next_event() {
             match event {

@@ -139,6 +139,14 @@ impl Keeper {
         self.pace.renew_timeout(&self.settings)
     }
 
+    /// Since when a renewal waits for its answer, if one does.
+    pub(super) fn renewing_since(&self) -> Option<Moment> {
+        match &self.phase {
+            Phase::Held(holding) => holding.renewals.unconfirmed_since(),
+            _ => None,
+        }
+    }
+
     /// What to send now, if anything. `fresh` must have been drawn for this very call. Call again
     /// until it returns `None`.
     pub fn poll(&mut self, now: Moment, fresh: Nonce) -> Option<(u64, Request)> {

@@ -31,10 +31,24 @@ impl Pace {
         if self.reads_everything { usize::MAX } else { BATCH }
     }
 
-    /// How long a read of a batch may be unanswered before it is sent again. One of everything is work
-    /// for the store, which many of them would only delay.
-    pub(super) fn read_again_pause(self, settings: &Settings) -> Duration {
-        settings.hedge_interval() * if self.reads_everything { 2 } else { 1 }
+    /// How long a read of a batch may be unanswered before it is sent again, if the last one took so
+    /// long. One of everything is work for the store and for whoever reads it, and several at once would
+    /// only delay each other.
+    pub(super) fn read_again_pause(self, settings: &Settings, usual: Option<Duration>) -> Duration {
+        if !self.reads_everything {
+            return settings.hedge_interval();
+        }
+        let usual = usual.unwrap_or_default().min(settings.proof_interval / 4);
+        (settings.hedge_interval() * 2).max(usual * 2)
+    }
+
+    /// How long the answer to a read of a batch counts: one of everything as long as it can prove
+    /// anything. Another one would not be quicker.
+    pub(super) fn read_timeout(self, settings: &Settings) -> Duration {
+        match self.reads_everything {
+            true => settings.proof_interval.saturating_sub(settings.stop_budget),
+            false => settings.operation_timeout,
+        }
     }
 
     /// Whether a renewal is followed by others while it is under way.

@@ -79,6 +79,11 @@ impl Renewals {
         self.sent.len() - 1 - self.confirmed
     }
 
+    /// Since when a renewal waits for its answer: the first after the latest confirmed one.
+    pub(super) fn unconfirmed_since(&self) -> Option<Moment> {
+        self.sent.get(self.confirmed + 1).map(|renewal| renewal.at)
+    }
+
     /// When the last renewal was sent.
     pub(super) fn last_sent(&self) -> Moment {
         self.sent.back().map_or(Moment::ZERO, |renewal| renewal.at)

@@ -8,8 +8,10 @@
 
 mod sweep;
 mod waiting;
+mod window;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use super::contend::Contender;
 use super::litter::Litter;
@@ -22,6 +24,7 @@ use crate::record::{Nonce, Owner, SessionRef, Token};
 use crate::{LeaseName, Loss, Settings};
 use sweep::{Sweep, proof_deadlines};
 use waiting::{Waiting, Watched};
+use window::Window;
 
 /// A session and what is attached to it.
 pub struct Session {
@@ -38,6 +41,9 @@ pub struct Session {
     /// When which held one is lost unless it is proved again.
     proofs: BTreeSet<(Moment, AttachId)>,
     flights: usize,
+    window: Window,
+    /// Whether one more could be under way when it was last asked what to send.
+    has_room: bool,
     waiting: Waiting,
     sweep: Sweep,
     /// Names that were attached until lately, and until when they are looked after: a request that
@@ -117,6 +123,8 @@ impl Session {
             timers: BTreeSet::new(),
             proofs: BTreeSet::new(),
             flights: 0,
+            window: Window::default(),
+            has_room: true,
             waiting: Waiting::default(),
             sweep: Sweep::default(),
             suspects: BTreeMap::new(),
@@ -173,7 +181,12 @@ impl Session {
     }
 
     fn poll_attached(&mut self, now: Moment, fresh: Nonce) -> Option<(SessionFlight, Request)> {
-        while self.flights < FLIGHTS_MAX {
+        loop {
+            let most = self.window.most(now, self.keeper.renewing_since(), &self.settings);
+            self.has_room = self.flights < most;
+            if !self.has_room {
+                return None;
+            }
             let (_, id) = *self.timers.first().filter(|(at, _)| *at <= now)?;
             if let Some(sent) = self.poll_waiting(now, fresh, id) {
                 return Some(sent);
@@ -192,14 +205,24 @@ impl Session {
                 return Some((SessionFlight::Attached(id, flight), request));
             }
         }
-        None
+    }
+
+    /// How long the answer to a request of a sweep counts.
+    pub(crate) fn sweep_timeout(&self) -> Duration {
+        self.pace.read_timeout(&self.settings)
     }
 
     /// The answer to a request; as [`Keeper::answer`].
     pub fn answer(&mut self, now: Moment, flight: SessionFlight, answer: Answer) {
         self.tick(now);
         match flight {
-            SessionFlight::Session(flight) => self.keeper.answer(now, flight, answer),
+            SessionFlight::Session(flight) => {
+                let renewing = self.keeper.renewing_since();
+                self.keeper.answer(now, flight, answer);
+                if let (Some(since), None) = (renewing, self.keeper.renewing_since()) {
+                    self.window.renewed(now.since(since), &self.settings);
+                }
+            }
             SessionFlight::Attached(id, flight) => self.attached_answer(now, id, flight, answer),
             SessionFlight::Waiting(number) => self.waiting_answer(now, number, answer),
             SessionFlight::Sweep(number) => {
@@ -480,7 +503,7 @@ impl Session {
     pub fn next_at(&self) -> Moment {
         let sweep = self.sweep.due();
         let attached = match self.timers.first() {
-            Some((at, _)) if self.flights < FLIGHTS_MAX => *at,
+            Some((at, _)) if self.has_room => *at,
             _ => Moment::NEVER,
         };
         let proof = self.proofs.first().map_or(Moment::NEVER, |(at, _)| *at);
@@ -507,6 +530,3 @@ impl Session {
         self.keeper.watched().into_iter().chain(self.waiting.names().cloned()).collect()
     }
 }
-
-/// How many requests of attached leases may be under way at once.
-const FLIGHTS_MAX: usize = 64;

@@ -10,6 +10,7 @@ use crate::record::Owner;
 mod attached;
 mod hedged;
 mod herd;
+mod slow_store;
 mod standby;
 mod unreadable;
 

@@ -475,7 +475,7 @@ fn named(nodes: &[(&str, &str)]) -> View {
 
 #[test]
 fn spread_picks_a_node_of_the_same_name_at_another_address() {
-    let picked = |nodes: &[(&str, &str)], singleton: u32| {
+    let picked = |nodes: &[(&'static str, &'static str)], singleton: u32| {
         let settings = Settings { placement: Placement::Spread, ..Settings::default() };
         let name = format!("job-{singleton}");
         let mut manager = Manager::new(node(nodes[0].0), &name, LEASE, settings, at(0.0));

@@ -26,11 +26,13 @@ pub(super) struct Reader {
     server: Arc<Server>,
     /// A streaming list was refused once: it will be again.
     one_by_one: AtomicBool,
+    /// A streaming list came to its end once: one that is silent is slow.
+    ends_lists: AtomicBool,
 }
 
 impl Reader {
     pub(super) fn new(server: Arc<Server>) -> Self {
-        Self { server, one_by_one: AtomicBool::new(false) }
+        Self { server, one_by_one: AtomicBool::new(false), ends_lists: AtomicBool::new(false) }
     }
 
     pub(super) async fn read(
@@ -99,7 +101,12 @@ impl Reader {
         };
         let mut objects = Vec::new();
         loop {
-            let Ok(event) = tokio::time::timeout(SILENCE, events.next()).await else {
+            let event = match self.ends_lists.load(Ordering::Relaxed) {
+                // However slow it is: to read ten thousand one by one would be slower.
+                true => Ok(events.next().await),
+                false => tokio::time::timeout(SILENCE, events.next()).await,
+            };
+            let Ok(event) = event else {
                 // A server of before 1.27 watches on and never says that this was all. One that has
                 // told nothing may only be slow.
                 self.one_by_one.store(!objects.is_empty(), Ordering::Relaxed);
@@ -111,6 +118,7 @@ impl Reader {
                 }
                 Some(Ok(WatchEvent::Bookmark(bookmark))) => {
                     if bookmark.metadata.annotations.contains_key(END) {
+                        self.ends_lists.store(true, Ordering::Relaxed);
                         return Ok(Some(objects));
                     }
                 }

@@ -30,6 +30,8 @@ pub(super) struct Sweep {
     /// When to send the next request.
     next_at: Moment,
     number: u64,
+    /// How long the last answer took.
+    usual: Option<Duration>,
 }
 
 /// The batch that is being read. While there is no answer, it is asked for again and again.
@@ -47,6 +49,7 @@ impl Default for Sweep {
             again_at: Moment::NEVER,
             next_at: Moment::NEVER,
             number: 0,
+            usual: None,
         }
     }
 }
@@ -96,7 +99,7 @@ impl Session {
         self.sweep.number += 1;
         reading.requests.push_back((self.sweep.number, now));
         let names = reading.batch.iter().map(|item| item.name().clone()).collect();
-        let most = self.pace.read_again_pause(&self.settings);
+        let most = self.pace.read_again_pause(&self.settings, self.sweep.usual);
         self.sweep.next_at = now + self.random.around(most).min(most);
         Some((SessionFlight::Sweep(self.sweep.number), Request::Read(names)))
     }
@@ -140,6 +143,9 @@ impl Session {
             return;
         };
         let Some((_, sent)) = reading.requests.remove(index) else { return };
+        if records.is_ok() {
+            self.sweep.usual = Some(now.since(sent));
+        }
         let records = match records {
             Ok(records) => records,
             Err(error) if !error.is_about_a_record() => return,

@@ -18,7 +18,7 @@ impl Node {
         Self::at_store(records, node, number, None)
     }
 
-    fn at_store(
+    pub(super) fn at_store(
         records: &mut MemoryRecords,
         node: &str,
         number: u64,
@@ -43,7 +43,7 @@ impl Node {
         id
     }
 
-    fn poll(&mut self, now: Moment) -> Option<(SessionFlight, Request)> {
+    pub(super) fn poll(&mut self, now: Moment) -> Option<(SessionFlight, Request)> {
         self.drawn += 1;
         let sent = self.session.poll(now, nonce(self.drawn))?;
         self.asked.push((now, sent.1.clone()));
