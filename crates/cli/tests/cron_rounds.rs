@@ -20,7 +20,7 @@ const SCRIPT: &str = "
 exec 9>>probe
 flock -n 9 || echo overlap $TENURE_SLOT >>log
 echo begin $TENURE_SLOT $TENURE_ATTEMPT $TENURE_OWNER >>log
-sleep 0.2
+sleep 0.6
 echo end $TENURE_SLOT $TENURE_ATTEMPT >>log
 ";
 

@@ -93,12 +93,12 @@ pub(crate) async fn keep_schedule<R: SlotRunner>(
             keep_round(context, read_orders, &mut orders, stop.as_mut(), &mut runner).await?;
         match over {
             RoundOver::Stopped => {
-                give_back(tenure, &lease).await;
+                give_back(*tenure, &lease).await;
                 return Ok(());
             }
             RoundOver::Rested(next) => {
                 looker.rest_after(tenure.token().term, next);
-                give_back(tenure, &lease).await;
+                give_back(*tenure, &lease).await;
             }
             RoundOver::Lost => {
                 tracing::warn!(job = job.name(), "the lease was lost");

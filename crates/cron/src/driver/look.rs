@@ -18,7 +18,7 @@ use crate::{WallTime, telemetry};
 /// What came of a look.
 pub(super) enum Look {
     /// The lease is held, and there may be something to do.
-    Won { tenure: Tenure, read_orders: Orders },
+    Won { tenure: Box<Tenure>, read_orders: Orders },
     /// Nothing; look again.
     Again,
 }
@@ -107,7 +107,7 @@ impl Looker {
                 Ok(Look::Again)
             }
             Outlook::Due => match self.acquire(record).await? {
-                Some(tenure) => Ok(Look::Won { tenure, read_orders }),
+                Some(tenure) => Ok(Look::Won { tenure: Box::new(tenure), read_orders }),
                 None => {
                     // Somebody else is at it, or has died at it.
                     let pause = (self.lease.timing().ttl / 3).min(LOOK_MAX);
