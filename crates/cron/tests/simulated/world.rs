@@ -342,7 +342,9 @@ impl World {
                 return;
             }
             let Some(round) = &mut machine.round else { return };
-            if round.lost && round.run.is_none() {
+            let is_lost = round.lost && round.run.is_none();
+            // A holder that does not look at its own deadline relies on the store to refuse what it writes.
+            if is_lost && self.fenced {
                 return self.drop_round(index);
             }
             let term = round.term;
@@ -355,6 +357,7 @@ impl World {
                     let delay = self.latency();
                     self.at(self.time + delay, index, Event::ReadArrives { term });
                 }
+                Some(RoundEffect::StartRun(_)) if is_lost => return self.drop_round(index),
                 Some(RoundEffect::StartRun(run)) => self.start(index, &run),
                 Some(RoundEffect::StopRun(cause)) => self.stop(index, cause),
                 Some(RoundEffect::Release) => return self.release(index),
