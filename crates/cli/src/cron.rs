@@ -98,7 +98,7 @@ struct RunArgs {
     #[arg(long, value_name = "WHEN", required_unless_present = "config")]
     at: Option<String>,
     /// A file with many jobs; it is read again when it changes
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "at", "command"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "at", "words"])]
     config: Option<PathBuf>,
     #[command(flatten)]
     policies: Policies,

@@ -68,8 +68,9 @@ fn the_alerts_on_leases_use_what_it_serves() {
     let alerts = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/prometheus/alerts.yaml");
     let alerts = std::fs::read_to_string(alerts).unwrap();
     let (leases, _) = alerts.split_once("- name: tenure-cluster").unwrap();
-    let known: Vec<&str> =
-        tenure_lease::telemetry::METRICS.iter().map(|metric| metric.name).collect();
+    // `tenure cron --metrics` serves those of jobs as well.
+    let metrics = tenure_lease::telemetry::METRICS.iter().chain(tenure_cron::telemetry::METRICS);
+    let known: Vec<&str> = metrics.map(|metric| metric.name).collect();
     let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
     let mut seen = 0;
     for word in leases.split(|c| !is_name(c)).filter(|word| word.starts_with("tenure_")) {

@@ -15,7 +15,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tenure_lease::{Lease, LeaseError, Moment, Tenure, Token};
+use tenure_lease::{Lease, LeaseError, Moment, Owner, Tenure, Token};
 use tokio::sync::watch;
 
 use crate::plan::Job;
@@ -70,7 +70,7 @@ impl CurrentRun<'_> {
 /// Runs a job until `stop` says why it is to stop.
 pub(crate) async fn keep_schedule<R: SlotRunner>(
     job: Job,
-    lease: Lease,
+    (lease, owner): (Lease, Owner),
     orders: &OrdersWatch,
     stop: impl Future<Output = String>,
     mut runner: R,
@@ -79,7 +79,7 @@ pub(crate) async fn keep_schedule<R: SlotRunner>(
     let mut stop = pin!(stop);
     let mut orders = orders.subscribe();
     let store = lease.store();
-    let mut looker = Looker::new(Arc::clone(&job), lease.clone());
+    let mut looker = Looker::new(Arc::clone(&job), lease.clone(), &owner);
     loop {
         let look = tokio::select! {
             biased;
@@ -93,12 +93,12 @@ pub(crate) async fn keep_schedule<R: SlotRunner>(
             keep_round(context, read_orders, &mut orders, stop.as_mut(), &mut runner).await?;
         match over {
             RoundOver::Stopped => {
-                give_back(tenure, &lease).await;
+                give_back(*tenure, &lease).await;
                 return Ok(());
             }
             RoundOver::Rested(next) => {
                 looker.rest_after(tenure.token().term, next);
-                give_back(tenure, &lease).await;
+                give_back(*tenure, &lease).await;
             }
             RoundOver::Lost => {
                 tracing::warn!(job = job.name(), "the lease was lost");

@@ -317,10 +317,32 @@ impl Ledger {
         if self.settled.len() > LISTED_MAX {
             self.settled.drain(..self.settled.len() - LISTED_MAX);
         }
-        // A line has at most some 600 bytes: its names and reasons are short.
-        while self.settled.len() > LEDGER_MAX / 1024 && self.to_bytes().len() > LEDGER_MAX {
+        while self.size_max() > LEDGER_MAX
+            && self.to_bytes().len() > LEDGER_MAX
+            && !self.settled.is_empty()
+        {
             self.settled.remove(0);
         }
+    }
+
+    /// No fewer bytes than [`Ledger::to_bytes`] has, by what is quickly known.
+    fn size_max(&self) -> usize {
+        // Each character of a text may be escaped.
+        let lines = self.settled.iter().map(|line| {
+            let why = match &line.outcome {
+                SlotOutcome::Interrupted(why) => why.len(),
+                _ => 0,
+            };
+            LINE_SIZE + 2 * (line.by.len() + why)
+        });
+        let open = self.open.as_ref().map_or(0, |open| {
+            let why = match &open.state {
+                OpenState::Interrupted(why) => why.len(),
+                _ => 0,
+            };
+            LINE_SIZE + 2 * (open.by.len() + why)
+        });
+        HEAD_SIZE + 2 * (self.at.len() + self.zone.len()) + open + lines.sum::<usize>()
     }
 }
 
@@ -369,6 +391,135 @@ fn is_zero(count: &u32) -> bool {
 
 const FORMAT: u32 = 1;
 /// How many settled slots, or ranges, are listed at most.
-const LISTED_MAX: usize = 40;
+const LISTED_MAX: usize = 32;
+/// The most bytes of a ledger without texts, lines and the open slot; and of a line without its texts.
+const HEAD_SIZE: usize = 400;
+const LINE_SIZE: usize = 240;
 /// How many characters of a name or a reason are kept.
 const TEXT_MAX: usize = 63;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn longest() -> SettledSlot {
+        SettledSlot {
+            slot: SlotId::At(Slot::from_unix(1 << 40)),
+            to: Some(Slot::from_unix(1 << 40)),
+            count: u64::MAX,
+            outcome: SlotOutcome::Interrupted("\"\\".repeat(200)),
+            by: "\"\u{1F570}".repeat(200),
+            term: u64::MAX,
+            began: Slot::from_unix(1 << 40),
+            took_ms: Some(u64::MAX),
+            attempts: u32::MAX,
+            interrupted: u32::MAX,
+        }
+    }
+
+    #[test]
+    fn a_ledger_fits_its_record_and_its_size_is_never_taken_for_less() {
+        let schedule = Schedule::parse("*/5 * * * *", "America/Argentina/ComodRivadavia").unwrap();
+        let mut ledger = Ledger::new(&schedule, Slot::from_unix(1 << 40));
+        let line = longest();
+        ledger.open(OpenSlot {
+            slot: line.slot,
+            attempt: u32::MAX,
+            interrupted: u32::MAX,
+            term: u64::MAX,
+            by: line.by.clone(),
+            claimed: line.began,
+            state: OpenState::Running,
+            behind: true,
+        });
+        ledger.interrupt_open(&"\"".repeat(200));
+        for _ in 0..100 {
+            ledger.totals = Totals::default();
+            ledger.settle(SettledSlot { count: 1, ..longest() });
+            ledger.totals.done = u64::MAX;
+            let bytes = ledger.to_bytes();
+            assert!(bytes.len() <= LEDGER_MAX, "{}", bytes.len());
+            assert!(bytes.len() <= ledger.size_max(), "{} > {}", bytes.len(), ledger.size_max());
+            assert_eq!(Ledger::parse(&bytes).unwrap().unwrap(), ledger);
+        }
+        assert!(ledger.settled.len() > 10, "{}", ledger.settled.len());
+        assert!(ledger.open.is_some());
+    }
+
+    #[test]
+    fn adjacent_skipped_slots_are_one_line_and_all_are_counted() {
+        let schedule = Schedule::parse("@every 1m", "UTC").unwrap();
+        let mut ledger = Ledger::new(&schedule, Slot::from_unix(0));
+        for minute in 1..=5 {
+            ledger.settle(SettledSlot {
+                slot: SlotId::At(Slot::from_unix(minute * 60)),
+                to: None,
+                count: 1,
+                outcome: SlotOutcome::Skipped(SkipReason::Missed),
+                by: "a".into(),
+                ..longest()
+            });
+        }
+        assert_eq!(ledger.settled.len(), 1);
+        assert_eq!((ledger.settled[0].count, ledger.totals.skipped), (5, 5));
+        assert_eq!(ledger.settled[0].to, Some(Slot::from_unix(300)));
+    }
+
+    #[test]
+    fn what_a_newer_version_wrote_is_not_read_for_something_else() {
+        assert_eq!(Ledger::parse(b""), Ok(None));
+        for note in [&b"{\"format\":2}"[..], b"{\"cluster\":7}", b"something else"] {
+            assert_eq!(Ledger::parse(note), Err(UnreadableLedger));
+        }
+    }
+
+    /// Ledgers that were written once can be read for ever.
+    #[test]
+    fn samples_can_be_read() {
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/records.txt");
+        let schedule = Schedule::parse("0 3 * * *", "UTC").unwrap();
+        let mut ledger = Ledger::new(&schedule, Slot::from_unix(1_794_000_000));
+        let least = ledger.clone();
+        let line =
+            SettledSlot { outcome: SlotOutcome::Failed(3), by: "a".into(), count: 1, ..longest() };
+        ledger.settle(line.clone());
+        let outcomes = [
+            SlotOutcome::Done,
+            SlotOutcome::Interrupted("b lost the lease".into()),
+            SlotOutcome::Skipped(SkipReason::Missed),
+            SlotOutcome::Skipped(SkipReason::Overlap),
+            SlotOutcome::Skipped(SkipReason::Paused),
+            SlotOutcome::Skipped(SkipReason::Rescheduled),
+        ];
+        for outcome in outcomes {
+            ledger.settle(SettledSlot { outcome, ..line.clone() });
+        }
+        let states =
+            [OpenState::Running, OpenState::Failed(7), OpenState::Interrupted("signal 15".into())];
+        let mut all = vec![least];
+        for state in states {
+            let slot = SlotId::Ordered(4);
+            let (by, claimed) = ("a".to_owned(), line.began);
+            let open = OpenSlot {
+                slot,
+                attempt: 2,
+                interrupted: 1,
+                term: 9,
+                by,
+                claimed,
+                state,
+                behind: true,
+            };
+            let mut ledger = ledger.clone();
+            ledger.open(open);
+            all.push(ledger);
+        }
+        let current = all.iter().map(|it| ("Ledger".to_owned(), it.to_bytes())).collect();
+        tenure_wire::samples::check_bytes(&file, "Ledger", current, |bytes| {
+            match Ledger::parse(bytes) {
+                Ok(Some(read)) if all.contains(&read) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        });
+    }
+}

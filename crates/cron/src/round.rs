@@ -107,7 +107,7 @@ enum Stage {
     /// Nothing is due before this time.
     Rest(Option<WallTime>),
     /// A ledger is being written.
-    Write(Pending),
+    Write(Box<Pending>),
     Run(Running),
     /// The lease is to be given back.
     Over,
@@ -441,19 +441,25 @@ impl JobRound {
     }
 
     fn write(&mut self, ledger: Ledger, then: AfterWrite, events: Vec<RoundEvent>) {
-        self.stage = Stage::Write(Pending { ledger, then, events, request: PendingRequest::Write });
+        self.stage = Stage::Write(Box::new(Pending {
+            ledger,
+            then,
+            events,
+            request: PendingRequest::Write,
+        }));
     }
 
     fn handle_written(&mut self) {
         let Stage::Write(pending) = std::mem::replace(&mut self.stage, Stage::Plan) else { return };
-        self.ledger = pending.ledger;
+        let Pending { ledger, then, events, .. } = *pending;
+        self.ledger = ledger;
         self.is_new = false;
-        match pending.then {
+        match then {
             AfterWrite::Plan => {}
             AfterWrite::Release => self.stage = Stage::Over,
             // It was not started, so its claim need not be settled.
             AfterWrite::Start { withdrawn, .. } if self.terminated.is_some() => {
-                let settled = pending.events.into_iter();
+                let settled = events.into_iter();
                 self.events
                     .extend(settled.filter(|event| !matches!(event, RoundEvent::Claimed(_))));
                 self.write(*withdrawn, AfterWrite::Release, Vec::new());
@@ -461,7 +467,7 @@ impl JobRound {
             }
             AfterWrite::Start { slot, attempt, .. } => self.start(slot, attempt),
         }
-        self.events.extend(pending.events);
+        self.events.extend(events);
     }
 
     fn start(&mut self, slot: SlotId, attempt: u32) {

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::future::Future;
 use std::time::Duration;
 
-use tenure_lease::{Lease, LeaseError, Settings, Store};
+use tenure_lease::{Lease, LeaseError, Owner, Settings, Store};
 
 use crate::driver::{CurrentRun, OrdersWatch, keep_schedule};
 use crate::{
@@ -22,6 +22,7 @@ impl StoreSchedule for Store {
     fn schedule(&self, name: &str) -> ScheduledJob {
         ScheduledJob {
             lease: self.lease(name),
+            owner: Owner::this_process(),
             name: name.to_owned(),
             at: String::new(),
             zone: "UTC".to_owned(),
@@ -35,6 +36,7 @@ impl StoreSchedule for Store {
 #[must_use = "a job is not run before `run` is called"]
 pub struct ScheduledJob {
     lease: Lease,
+    owner: Owner,
     name: String,
     at: String,
     zone: String,
@@ -107,7 +109,8 @@ impl ScheduledJob {
 
     /// Names who runs it, instead of `POD_NAME`, `HOSTNAME` or the host's name.
     pub fn owner(self, name: impl Into<String>) -> Self {
-        Self { lease: self.lease.owner(name), ..self }
+        let owner = Owner::named(name);
+        Self { lease: self.lease.owner(owner.name.clone()), owner, ..self }
     }
 
     /// Checks what can be checked without asking the store.
@@ -156,7 +159,8 @@ impl ScheduledJob {
         stop: impl Future<Output = String>,
         runner: R,
     ) -> Result<(), CronError> {
-        keep_schedule(self.check()?, self.lease.clone(), orders, stop, runner).await
+        let lease = (self.lease.clone(), self.owner.clone());
+        keep_schedule(self.check()?, lease, orders, stop, runner).await
     }
 }
 

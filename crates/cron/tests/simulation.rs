@@ -5,12 +5,14 @@
 
 mod simulated {
     pub(crate) mod account;
+    pub(crate) mod faults;
     pub(crate) mod world;
 }
 
 use std::time::Duration;
 
-use simulated::world::{Fault, Random, Time, World};
+use simulated::faults::{Fault, Random};
+use simulated::world::{Time, World};
 use tenure_cron::{CronRule, Interrupted, Job, JobSettings, Missed, Overlap, Schedule, Slot};
 
 #[derive(Default, Debug)]

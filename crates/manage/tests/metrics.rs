@@ -14,6 +14,7 @@ fn described() -> impl Iterator<Item = &'static Metric> {
         .chain(tenure_cluster::telemetry::all())
         .chain(tenure_singleton::telemetry::METRICS)
         .chain(tenure_sharding::telemetry::METRICS)
+        .chain(tenure_cron::telemetry::METRICS)
 }
 
 /// Name, kind and labels of each row.

@@ -16,7 +16,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! With the feature `cluster`, nodes that find each other, agree on who is in, and talk:
+//! With the feature `cron`, jobs at their times, each time on one machine: `tenure::cron`. With the feature `cluster`, nodes that find each other, agree on who is in, and talk:
 //! `tenure::cluster`, and the way in for programs that are no nodes: `tenure::client`; with `singleton`, one worker in that cluster, found by everybody:
 //! `tenure::singleton`; with `sharding`, many entities, each in one place: `tenure::sharding`; with
 //! `manage`, probes, metrics and an API: `tenure::manage`; with `node`, all of its settings from a file:
@@ -28,6 +28,8 @@
 pub use tenure_cluster as cluster;
 #[cfg(feature = "cluster")]
 pub use tenure_cluster::client;
+#[cfg(feature = "cron")]
+pub use tenure_cron as cron;
 pub use tenure_lease::*;
 #[cfg(feature = "manage")]
 pub use tenure_manage as manage;
@@ -55,6 +57,10 @@ mod guide {
 
     #[doc = include_str!("../../../docs/concepts.md")]
     struct Concepts;
+
+    #[cfg(feature = "cron")]
+    #[doc = include_str!("../../../docs/cron.md")]
+    struct Cron;
 
     #[cfg(feature = "all-stores")]
     #[doc = include_str!("../../../docs/stores/etcd.md")]

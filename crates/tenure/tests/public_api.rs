@@ -17,8 +17,18 @@ use syn::{
     TraitItem, Type, Visibility, parse_quote,
 };
 
-const LIBRARIES: [&str; 9] =
-    ["tenure", "lease", "stores", "cluster", "singleton", "sharding", "manage", "node", "testkit"];
+const LIBRARIES: [&str; 10] = [
+    "tenure",
+    "lease",
+    "stores",
+    "cron",
+    "cluster",
+    "singleton",
+    "sharding",
+    "manage",
+    "node",
+    "testkit",
+];
 
 #[test]
 fn the_public_api_is_as_agreed() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_lease::record::Version;
-use tenure_lease::{Lease, LeaseError, LeaseName, Moment, Record, Tenure};
+use tenure_lease::{Lease, LeaseError, LeaseName, Moment, Owner, Record, Tenure};
 use tokio::sync::watch;
 
 use super::{is_permanent, sleep_until_wall, wall_clock};
@@ -18,7 +18,7 @@ use crate::{WallTime, telemetry};
 /// What came of a look.
 pub(super) enum Look {
     /// The lease is held, and there may be something to do.
-    Won { tenure: Tenure, read_orders: Orders },
+    Won { tenure: Box<Tenure>, read_orders: Orders },
     /// Nothing; look again.
     Again,
 }
@@ -33,14 +33,26 @@ pub(super) struct Looker {
     wait: Option<WallTime>,
     /// Whether this process is the first to look: it ran the last slot.
     is_first: bool,
+    /// A number that tells this machine from others.
+    who: u64,
     /// The term of this process's last tenure.
     last_term: Option<u64>,
     failures: u32,
 }
 
 impl Looker {
-    pub(super) fn new(job: Arc<Job>, lease: Lease) -> Self {
-        Self { job, lease, held: None, wait: None, is_first: false, last_term: None, failures: 0 }
+    pub(super) fn new(job: Arc<Job>, lease: Lease, owner: &Owner) -> Self {
+        let who = hash(&owner.name, owner.incarnation);
+        Self {
+            job,
+            lease,
+            held: None,
+            wait: None,
+            is_first: false,
+            who,
+            last_term: None,
+            failures: 0,
+        }
     }
 
     /// Waits until a look is due, and looks. Can be dropped where it awaits.
@@ -95,7 +107,7 @@ impl Looker {
                 Ok(Look::Again)
             }
             Outlook::Due => match self.acquire(record).await? {
-                Some(tenure) => Ok(Look::Won { tenure, read_orders }),
+                Some(tenure) => Ok(Look::Won { tenure: Box::new(tenure), read_orders }),
                 None => {
                     // Somebody else is at it, or has died at it.
                     let pause = (self.lease.timing().ttl / 3).min(LOOK_MAX);
@@ -143,8 +155,7 @@ impl Looker {
         if self.is_first {
             return Duration::ZERO;
         }
-        let who = tenure_lease::Owner::this_process();
-        let share = hash(self.job.name(), who.incarnation ^ at.as_millis().unsigned_abs());
+        let share = hash(self.job.name(), self.who ^ at.as_millis().unsigned_abs());
         STAGGER_MIN + Duration::from_millis(share % 1000)
     }
 

@@ -62,6 +62,8 @@ pub(super) async fn keep_round<R: SlotRunner>(
                 ReadBack::Ours(note) => round.handle_read_answer(note.as_deref()),
                 ReadBack::Over => return Ok(RoundOver::Lost),
             },
+            // The process may have stood still since the claim was answered.
+            Some(RoundEffect::StartRun(_)) if !tenure.is_held() => return Ok(RoundOver::Lost),
             Some(RoundEffect::StartRun(run)) => {
                 let over =
                     carry_run(context, run, &mut round, stop.as_mut(), &mut is_stopped, runner);

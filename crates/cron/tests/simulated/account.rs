@@ -166,8 +166,10 @@ impl Account {
 
     pub(crate) fn abandoned(&mut self, term: u64, time: Time) {
         self.dead_by(term, time);
-        if self.dead.len() > 100 {
-            self.dead.pop_first();
+        if self.dead.len() > 100
+            && let Some((oldest, _)) = self.dead.pop_first()
+        {
+            self.active.take_if(|(active, _)| *active == oldest);
         }
     }
 

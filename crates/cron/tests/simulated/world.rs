@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_cron::{
-    Job, JobRound, Ledger, Orders, Outlook, RoundEffect, RunEnd, Slot, SlotRun, StopCause,
-    WallTime, WriteAnswer,
+    Job, JobRound, Ledger, Orders, Outlook, RoundEffect, RunEnd, SlotRun, StopCause, WallTime,
+    WriteAnswer,
 };
 use tenure_lease::Moment;
 
 use super::account::Account;
+use super::faults::{Fault, Random};
 
 /// Milliseconds of true time.
 pub(crate) type Time = i64;
@@ -32,9 +33,9 @@ pub(crate) struct World {
     queue: BinaryHeap<Reverse<(Time, u64, EventBox)>>,
     sequence: u64,
     record: Record,
-    orders: Orders,
-    machines: Vec<Machine>,
-    job: Arc<Job>,
+    pub(super) orders: Orders,
+    pub(super) machines: Vec<Machine>,
+    pub(super) job: Arc<Job>,
     pub(crate) random: Random,
     /// Of a thousand requests, how many are lost; of a thousand answers likewise.
     loss: u64,
@@ -54,24 +55,26 @@ struct Record {
     ledger: Option<Ledger>,
 }
 
-struct Machine {
-    incarnation: u64,
-    up: bool,
-    paused: bool,
-    reachable: bool,
+pub(super) struct Machine {
+    pub(super) incarnation: u64,
+    pub(super) up: bool,
+    pub(super) paused: bool,
+    pub(super) reachable: bool,
+    /// Whether it can renew.
+    is_able: bool,
     /// Differs each time the machine becomes able, or unable, to renew.
     ability: u64,
     /// Milliseconds that its clock is ahead.
-    offset: Time,
-    round: Option<Round>,
+    pub(super) offset: Time,
+    pub(super) round: Option<Round>,
     /// What came while it was paused.
-    deferred: Vec<Event>,
+    pub(super) deferred: Vec<Event>,
     looks: u64,
 }
 
-struct Round {
-    core: JobRound,
-    term: u64,
+pub(super) struct Round {
+    pub(super) core: JobRound,
+    pub(super) term: u64,
     lost: bool,
     run: Option<Run>,
 }
@@ -98,19 +101,6 @@ pub(crate) enum Event {
     Reach,
     Restart,
     Fault(Fault),
-}
-
-/// What goes wrong, or what an operator does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Fault {
-    Crash,
-    Pause(Time),
-    StoreAway(Time),
-    ClockStep(Time),
-    Terminate,
-    PauseJob,
-    ResumeJob,
-    RunNow,
 }
 
 type EventBox = (usize, u64, Event);
@@ -148,6 +138,7 @@ impl World {
                 up: true,
                 paused: false,
                 reachable: true,
+                is_able: true,
                 ability: 0,
                 offset,
                 round: None,
@@ -199,13 +190,13 @@ impl World {
         self.record.ledger.clone()
     }
 
-    fn at(&mut self, time: Time, machine: usize, event: Event) {
+    pub(super) fn at(&mut self, time: Time, machine: usize, event: Event) {
         self.sequence += 1;
         let incarnation = self.machines[machine].incarnation;
         self.queue.push(Reverse((time, self.sequence, (machine, incarnation, event))));
     }
 
-    fn look_in(&mut self, machine: usize, delay: Time) {
+    pub(super) fn look_in(&mut self, machine: usize, delay: Time) {
         self.machines[machine].looks += 1;
         let looks = self.machines[machine].looks;
         self.at(self.time + delay, machine, Event::Look { looks });
@@ -226,6 +217,7 @@ impl World {
             Event::Fault(fault) => return self.handle_fault(index, fault),
             Event::Restart if !machine.up => {
                 machine.up = true;
+                self.changed_ability(index);
                 return self.look_in(index, 0);
             }
             Event::Lost { ability } if is_current && machine.ability == ability => {
@@ -342,7 +334,7 @@ impl World {
     }
 
     /// Does what the core says, until it says nothing.
-    fn advance(&mut self, index: usize) {
+    pub(super) fn advance(&mut self, index: usize) {
         loop {
             let (now, wall) = (self.now(), self.wall(index));
             let machine = &mut self.machines[index];
@@ -350,7 +342,9 @@ impl World {
                 return;
             }
             let Some(round) = &mut machine.round else { return };
-            if round.lost && round.run.is_none() {
+            let is_lost = round.lost && round.run.is_none();
+            // A holder that does not look at its own deadline relies on the store to refuse what it writes.
+            if is_lost && self.fenced {
                 return self.drop_round(index);
             }
             let term = round.term;
@@ -363,6 +357,7 @@ impl World {
                     let delay = self.latency();
                     self.at(self.time + delay, index, Event::ReadArrives { term });
                 }
+                Some(RoundEffect::StartRun(_)) if is_lost => return self.drop_round(index),
                 Some(RoundEffect::StartRun(run)) => self.start(index, &run),
                 Some(RoundEffect::StopRun(cause)) => self.stop(index, cause),
                 Some(RoundEffect::Release) => return self.release(index),
@@ -476,90 +471,16 @@ impl World {
         }
     }
 
-    fn handle_fault(&mut self, index: usize, fault: Fault) {
-        self.account.faults += 1;
-        let machine = &mut self.machines[index];
-        match fault {
-            Fault::Crash if machine.up => {
-                // Its guardian ends the command.
-                let term = machine.round.as_ref().map(|round| round.term);
-                machine.up = false;
-                machine.paused = false;
-                machine.deferred.clear();
-                machine.round = None;
-                machine.incarnation += 1;
-                if let Some(term) = term {
-                    let dead = self.time + self.random.below(2_000) as Time;
-                    self.account.abandoned(term, dead);
-                }
-                self.changed_ability(index);
-                let back = self.time + 1_000 + self.random.below(120_000) as Time;
-                self.at(back, index, Event::Restart);
-            }
-            Fault::Pause(length) if machine.up && !machine.paused => {
-                machine.paused = true;
-                self.changed_ability(index);
-                self.at(self.time + length, index, Event::Resume);
-            }
-            Fault::StoreAway(length) => {
-                let all = self.random.below(2) == 0;
-                for other in 0..self.machines.len() {
-                    if (all || other == index) && self.machines[other].reachable {
-                        self.machines[other].reachable = false;
-                        self.changed_ability(other);
-                        self.at(self.time + length, other, Event::Reach);
-                    }
-                }
-            }
-            Fault::ClockStep(step) => {
-                machine.offset = (machine.offset + step).clamp(-600_000, 600_000);
-                if machine.up && !machine.paused {
-                    self.look_in(index, 0);
-                    self.advance(index);
-                }
-            }
-            Fault::Terminate => {
-                if let Some(round) = machine.round.as_mut().filter(|_| machine.up) {
-                    round.core.handle_terminate("told to stop");
-                    self.advance(index);
-                }
-            }
-            Fault::PauseJob => {
-                let since = Slot::from_unix(self.time / 1000);
-                self.orders.pause(self.job.name(), "operator", since).unwrap();
-                self.tell_orders();
-            }
-            Fault::ResumeJob => {
-                self.orders.resume(self.job.name());
-                self.tell_orders();
-            }
-            Fault::RunNow => {
-                self.orders.run_now(self.job.name(), "operator", Slot::from_unix(self.time / 1000));
-                self.account.ordered(self.orders.number);
-                self.tell_orders();
-            }
-            Fault::Crash | Fault::Pause(_) => {}
-        }
-    }
-
-    fn tell_orders(&mut self) {
-        for index in 0..self.machines.len() {
-            if self.machines[index].up && !self.machines[index].paused {
-                if let Some(round) = &mut self.machines[index].round {
-                    round.core.handle_orders(self.orders.clone());
-                }
-                self.look_in(index, 0);
-                self.advance(index);
-            }
-        }
-    }
-
     /// A machine became able, or unable, to renew.
-    fn changed_ability(&mut self, index: usize) {
+    pub(super) fn changed_ability(&mut self, index: usize) {
         let machine = &mut self.machines[index];
+        let is_able = machine.up && !machine.paused && machine.reachable;
+        if is_able == machine.is_able {
+            return;
+        }
+        machine.is_able = is_able;
         machine.ability += 1;
         let ability = machine.ability;
-        let is_able = machine.up && !machine.paused && machine.reachable;
         let term = machine.round.as_ref().filter(|round| !round.lost).map(|round| round.term);
         let holds = self.record.holder.is_some_and(|(holder, _)| holder == index);
         if !holds {
@@ -610,17 +531,4 @@ impl World {
 
 fn run_end(run: &Run) -> RunEnd {
     if run.stop.is_some() { RunEnd::Stopped } else { RunEnd::Exited(run.code) }
-}
-
-/// `SplitMix64`.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound.max(1)
-    }
 }
