@@ -52,19 +52,19 @@ impl Place {
                     .parse()
                     .ok()
             });
-            let victim = last.filter(|_| round % 4 != 0).unwrap_or(round as usize % 5);
+            let victim = last.filter(|_| !round.is_multiple_of(4)).unwrap_or(round as usize % 5);
             machines[victim].signal(libc::SIGKILL);
             machines[victim].end(SOON);
             machines[victim] = self.start(dir, victim);
             kills += 1;
-            if round % 3 == 0 {
+            if round.is_multiple_of(3) {
                 let still = (victim + 1) % 5;
                 machines[still].signal(libc::SIGSTOP);
                 std::thread::sleep(Duration::from_secs(6));
                 machines[still].signal(libc::SIGCONT);
                 stops += 1;
             }
-            if round % 4 == 0
+            if round.is_multiple_of(4)
                 && let Some(server) = &self.server
             {
                 server.signal(libc::SIGSTOP);
@@ -191,7 +191,7 @@ fn job() -> String {
 fn file() {
     let dir = Dir::new("cron-rounds-file");
     let place = Place { name: "file", url: dir.url(), job: job(), server: None };
-    place.rounds(&dir, seconds(50));
+    place.rounds(&dir, seconds(40));
 }
 
 /// With a server of its own, which stands still now and then.
@@ -214,7 +214,7 @@ fn redis() {
     until("Redis", SOON, || std::net::TcpStream::connect(("127.0.0.1", port)).ok());
     let url = format!("redis://127.0.0.1:{port}/0");
     let place = Place { name: "redis", url, job: job(), server: Some(server) };
-    place.rounds(&dir, seconds(50));
+    place.rounds(&dir, seconds(40));
 }
 
 fn on_server(name: &'static str, variable: &str, url: impl Fn(String) -> String) {
@@ -225,7 +225,7 @@ fn on_server(name: &'static str, variable: &str, url: impl Fn(String) -> String)
     };
     let dir = Dir::new(&format!("cron-rounds-{name}"));
     let place = Place { name, url: url(value), job: job(), server: None };
-    place.rounds(&dir, seconds(50));
+    place.rounds(&dir, seconds(40));
 }
 
 #[test]

@@ -1,4 +1,5 @@
 //! `store.schedule(…).run(…)`, on a real store and by real clocks.
+#![allow(clippy::disallowed_methods, reason = "real tasks, by real clocks")]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -132,14 +132,16 @@ impl Looker {
         let now = Moment::now();
         let mut lease = self.lease.clone();
         match record.filter(|record| record.holder.is_some()) {
-            Some(record) => {
-                let since = match &self.held {
-                    Some((version, since)) if *version == record.version => *since,
-                    _ => now,
-                };
-                self.held = Some((record.version.clone(), since));
-                lease = lease.seen(record, since);
-            }
+            Some(record) => match &self.held {
+                Some((version, since)) if *version == record.version => {
+                    lease = lease.seen(record, *since);
+                }
+                // Its holder lives: the record has changed since the last look.
+                _ => {
+                    self.held = Some((record.version, now));
+                    return Ok(None);
+                }
+            },
             None => self.held = None,
         }
         match lease.try_acquire().await {
