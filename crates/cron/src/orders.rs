@@ -133,3 +133,43 @@ const FORMAT: u32 = 1;
 const PAUSED_MAX: usize = 100;
 /// How many orders to run are kept.
 const RUNS_MAX: usize = 50;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_are_numbered_and_bounded() {
+        let mut orders = Orders::default();
+        for number in 1..=200 {
+            assert_eq!(orders.run_now("job", "me", Slot::from_unix(0)), number);
+        }
+        assert_eq!(orders.runs.len(), RUNS_MAX);
+        assert_eq!(orders.next_run("job", 0).map(|run| run.number), Some(151));
+        assert_eq!(orders.next_run("job", 200), None);
+        for number in 0..PAUSED_MAX {
+            assert_eq!(orders.pause(&number.to_string(), "me", Slot::from_unix(0)), Ok(true));
+        }
+        assert_eq!(orders.pause("one-more", "me", Slot::from_unix(0)), Err(OrdersFull));
+        assert_eq!(orders.pause("0", "me", Slot::from_unix(0)), Ok(false));
+        assert!(orders.resume("0") && !orders.resume("0"));
+        assert!(orders.to_bytes().len() < tenure_lease::record::NOTE_MAX);
+    }
+
+    /// Orders that were written once can be read for ever.
+    #[test]
+    fn samples_can_be_read() {
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/records.txt");
+        let mut orders = Orders { format: FORMAT, ..Orders::default() };
+        orders.run_now("report", "ops", Slot::from_unix(1_794_000_000));
+        assert_eq!(orders.pause("sync", "ops", Slot::from_unix(1_794_000_001)), Ok(true));
+        let current = vec![("Orders".to_owned(), orders.to_bytes())];
+        tenure_wire::samples::check_bytes(&file, "Orders", current, |bytes| {
+            match Orders::parse(bytes) {
+                Ok(read) if read == orders => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        });
+        assert_eq!(Orders::parse(b"{\"format\":2}"), Err(UnreadableOrders));
+    }
+}
