@@ -47,6 +47,8 @@ mod memory;
 mod name;
 mod news;
 mod open;
+#[doc(hidden)]
+pub mod planted;
 mod preflight;
 pub mod record;
 mod session;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_lease::planted::{self, GlueBug};
 use tenure_lease::{Lease, Moment, world};
 use tenure_wire::{Unreadable, Version};
 use tokio::sync::{mpsc, watch};
@@ -440,7 +441,8 @@ impl Life<'_> {
                     _ => false,
                 };
                 if ours && !settled {
-                    self.driver.messaging.cut(&link.peer.node, unknown);
+                    let is_told = !planted::has(GlueBug::CutIsNotTold);
+                    self.driver.messaging.cut(&link.peer.node, if is_told { unknown } else { 0 });
                 }
             }
             transport::Event::Unsent { node, messages } => {

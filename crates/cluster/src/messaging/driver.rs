@@ -264,6 +264,12 @@ impl Messaging {
         attached.as_ref().is_some_and(|attached| attached.me == *node)
     }
 
+    /// As `is_me`, and between two incarnations, too: then what waited for the cluster is given up.
+    fn is_mine(&self, node: &Node) -> bool {
+        let attached = self.attached.read().unwrap_or_else(PoisonError::into_inner);
+        attached.as_ref().map_or_else(|| self.state.borrow().me == *node, |it| it.me == *node)
+    }
+
     fn lane(&self, node: &Node) -> Result<DataLane, NotDone> {
         Ok(self.transport_to(node)?.data(node))
     }
@@ -475,7 +481,7 @@ impl Messaging {
     ) {
         match account {
             Some(account) => account.give_back(count),
-            None if self.is_me(from) => {}
+            None if self.is_mine(from) => {}
             None => return telemetry::refused(why, count),
         }
         self.refuse(from, name, None, count, why);
@@ -494,7 +500,7 @@ impl Messaging {
     /// Tells a sender what became of what it sent. Never waits: what finds no room goes on its own,
     /// if there are not too many of its kind.
     pub(super) fn back(self: &Arc<Self>, to: &Node, back: Back<'_>) {
-        if self.is_me(to) {
+        if self.is_mine(to) {
             return self.returned(to, back);
         }
         let Ok(lane) = self.lane(to) else {

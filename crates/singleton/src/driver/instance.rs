@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use tenure_cluster::Cluster;
+use tenure_lease::planted::{self, GlueBug};
 use tenure_lease::{Tenure, Token};
 
 use super::inbox::{AnyInbox, Handling, Inbox, OpenInbox, Place};
@@ -69,6 +70,9 @@ async fn act<A: Actor>(
 ) -> Result<(), BoxError> {
     let mut open = inbox.lock().await;
     actor.started(&hosted).await?;
+    if planted::has(GlueBug::TellsLostWhileStarting) {
+        lose_all(inbox, &mut open, &hosted).await;
+    }
     let reason = loop {
         tokio::select! {
             biased;
@@ -77,7 +81,11 @@ async fn act<A: Actor>(
                 break hosted.stopping().await; // This node is out of the cluster.
             }
         }
-        if let Some(reason) = handle(&mut actor, inbox, &mut open, &hosted).await? {
+        let handled = handle(&mut actor, inbox, &mut open, &hosted).await;
+        if handled.is_err() && planted::has(GlueBug::BatchLostAtError) {
+            lose_all(inbox, &mut open, &hosted).await;
+        }
+        if let Some(reason) = handled? {
             break reason;
         }
     };
@@ -92,6 +100,18 @@ async fn act<A: Actor>(
     }
     actor.stopped(reason).await;
     Ok(())
+}
+
+/// Takes all that waits for handled: what a planted defect does.
+async fn lose_all<M: tenure_cluster::messaging::Message>(
+    inbox: &Inbox<M>,
+    open: &mut OpenInbox<M>,
+    hosted: &Hosted,
+) {
+    open.take_all();
+    while let Some(mut received) = inbox.next(hosted.cluster(), open).await {
+        Handling::begin(hosted.cluster(), inbox.name(), &mut received).finish();
+    }
 }
 
 /// Has what was taken received one by one; the reason if it has to stop.
@@ -159,7 +179,10 @@ impl Instance {
     /// Tells it to stop, within this time.
     pub(super) fn stop(&mut self, reason: StopReason, within: Duration) {
         let at = Instant::now() + within;
-        self.drop_at = Some(self.drop_at.map_or(at, |before| before.min(at)));
+        let is_lost = matches!(reason, StopReason::LeaseLost(_));
+        if !(is_lost && planted::has(GlueBug::StopBudgetIgnored)) {
+            self.drop_at = Some(self.drop_at.map_or(at, |before| before.min(at)));
+        }
         self.stop.send_replace(Some(reason));
     }
 

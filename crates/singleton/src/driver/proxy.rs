@@ -19,6 +19,7 @@ use tenure_cluster::messaging::{
 };
 use tenure_cluster::transport::Closed;
 use tenure_cluster::{Cluster, Node, Views};
+use tenure_lease::planted::{self, GlueBug};
 use tenure_lease::{Moment, Token};
 
 use super::frame::{Frame, Raw};
@@ -116,9 +117,9 @@ async fn find<M: Message>(
         }
         let retry_at = Instant::now() + RETRY_PAUSE;
         let pause = match lock(&shared.finder).waiting() {
+            0 if !lost => Instant::now() + IDLE,
             // `ask_at` has passed long ago if the host is known.
-            _ if lost => ask_at.min(retry_at),
-            0 => Instant::now() + IDLE,
+            _ if lost || planted::has(GlueBug::ProxyDoesNotPause) => ask_at.min(retry_at),
             _ => retry_at,
         };
         drop(shared);
@@ -319,6 +320,9 @@ impl<M: Message> Shared<M> {
         let _question = self.cluster.question()?;
         let _turn = Turn::take(&self.asking, self.asking_max).ok_or(NotDone::Full)?;
         let mut hosts = self.host.subscribe();
+        // Who refused it before: a manager on this node says at once that the host is still there, as
+        // long as it believes so.
+        let mut refused_before: Option<Node> = None;
         loop {
             let Some((sender, _)) = self.direct() else {
                 let _ = self.wake.try_send(());
@@ -340,6 +344,12 @@ impl<M: Message> Shared<M> {
                 Err(AskError::NotDone(why)) if retriable(&why) && Instant::now() < deadline => {
                     self.update(|finder| finder.not_there(sender.node()));
                     self.who();
+                    if refused_before.as_ref() == Some(sender.node())
+                        && !planted::has(GlueBug::AskDoesNotPause)
+                    {
+                        tokio::time::sleep_until(deadline.min(Instant::now() + RETRY_PAUSE)).await;
+                    }
+                    refused_before = Some(sender.node().clone());
                 }
                 answer => return answer,
             }

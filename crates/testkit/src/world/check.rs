@@ -24,8 +24,8 @@ pub struct Summary {
     pub twice: u64,
     /// How much virtual time they took together.
     pub virtual_time: Duration,
-    /// How much time they took together, on one core each.
-    pub wall_time: Duration,
+    /// How much of a core's time they took together.
+    pub core_time: Duration,
 }
 
 /// A seed that failed.
@@ -95,7 +95,7 @@ where
             found.0.seeds += 1;
             found.0.twice += u64::from(twice.is_some());
             found.0.virtual_time += run.took;
-            found.0.wall_time += run.wall;
+            found.0.core_time += run.core;
             let differs =
                 twice.filter(|twice| twice.trace != run.trace).map(|_| NOT_REPEATED.into());
             if let Some(story) = run.failure.or(differs) {
@@ -120,25 +120,28 @@ where
     F: Fn(World) -> R + Send + Sync + 'static,
     R: Future<Output = ()> + Send + 'static,
 {
-    let began = Instant::now();
+    let before = core_time();
     let outcome = turn::run(seed, scenario);
+    let core_time = core_time().saturating_sub(before);
     if std::env::var_os(REPORT).is_some() {
         // The harness may have begun a line.
-        println!("\n{REPORTED}{} {}", outcome.trace, outcome.took.as_nanos());
+        let (took, core) = (outcome.took.as_nanos(), core_time.as_nanos());
+        println!("\n{REPORTED}{} {took} {core}", outcome.trace);
         let failed = outcome.failure.inspect(|story| println!("{STORY}{story}{STORY}")).is_some();
         std::process::exit(i32::from(failed));
     }
-    let (virtual_time, wall_time) = (outcome.took, began.elapsed());
-    let summary = Summary { seeds: 1, twice: 0, virtual_time, wall_time };
+    let summary = Summary { seeds: 1, twice: 0, virtual_time: outcome.took, core_time };
     (summary, outcome.failure.map(|story| Failure { seed, story }))
 }
 
 /// Seeds that nobody has run before, most likely: they begin at `TENURE_WORLD_BASE`, which a build server
-/// takes from the commit, or else at a number of this day. It is printed.
+/// takes from the commit, or else at a number of this day. It is printed. `TENURE_WORLD_SEEDS` says how many,
+/// instead of `count`.
 pub fn fresh_seeds(count: u64) -> Range<u64> {
     let today = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let day = today.unwrap_or_default().as_secs() / 86_400;
     let base = variable("TENURE_WORLD_BASE").unwrap_or(day * 1_000_000);
+    let count = variable("TENURE_WORLD_SEEDS").unwrap_or(count);
     if variable(SEED).is_none() {
         println!("fresh seeds from TENURE_WORLD_BASE={base}");
     }
@@ -161,7 +164,7 @@ struct Run {
     failure: Option<String>,
     trace: u64,
     took: Duration,
-    wall: Duration,
+    core: Duration,
 }
 
 impl Again {
@@ -172,12 +175,11 @@ impl Again {
     }
 
     fn run(&self, seed: u64) -> Run {
-        let began = Instant::now();
         let failed = |why: String| Run {
             failure: Some(why),
             trace: 0,
             took: Duration::ZERO,
-            wall: began.elapsed(),
+            core: Duration::ZERO,
         };
         let program = match std::env::current_exe() {
             Ok(program) => program,
@@ -219,7 +221,8 @@ impl Again {
         let reported = text.lines().find_map(|line| line.strip_prefix(REPORTED));
         let mut fields = reported.unwrap_or_default().split(' ').map(|field| field.parse().ok());
         let (trace, took) = (fields.next().flatten(), fields.next().flatten());
-        let (Some(trace), Some(took)) = (trace, took) else {
+        let core = fields.next().flatten().map(Duration::from_nanos);
+        let (Some(trace), Some(took), Some(core)) = (trace, took, core) else {
             let said = String::from_utf8_lossy(&output.stderr);
             let why = match hung {
                 true => format!("it hangs: some code blocks the thread for {HANGS_AFTER:?}"),
@@ -230,7 +233,7 @@ impl Again {
         let failed = !output.status.success();
         let story = text.split(STORY).nth(1).unwrap_or(&text).to_owned();
         let took = Duration::from_nanos(took);
-        Run { failure: failed.then_some(story), trace, took, wall: began.elapsed() }
+        Run { failure: failed.then_some(story), trace, took, core }
     }
 }
 
@@ -238,6 +241,15 @@ impl Again {
 fn kill(process: u32) {
     // SAFETY: a number; the process is our child, and is not waited for before this thread has ended.
     unsafe { libc::kill(process as libc::pid_t, libc::SIGKILL) };
+}
+
+/// How much of a core's time this process has taken.
+#[allow(unsafe_code, reason = "the standard library does not tell it")]
+fn core_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid, writable timespec. Zero is what an error leaves there.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn variable(name: &str) -> Option<u64> {
