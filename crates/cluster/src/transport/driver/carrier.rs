@@ -44,6 +44,16 @@ impl Carrier {
         }
         TcpStream::connect(address).await.map(Self::Tcp)
     }
+
+    /// Who is at the other end.
+    #[cfg(test)]
+    pub(super) fn peer_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Tcp(tcp) => tcp.peer_addr(),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
 }
 
 impl AsyncRead for Carrier {
