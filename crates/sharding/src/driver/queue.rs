@@ -57,18 +57,20 @@ impl<M> Queue<M> {
     }
 
     /// Puts a message in for which nobody may wait here: it has waited longer than everybody in line, or
-    /// those behind it are for other shards. So many of each shard may be in it beyond its room.
+    /// those behind it are for other shards. So many of each shard may be in it beyond its room; whether
+    /// this one is.
     pub(super) fn put_beyond(
         &self,
         shard: Shard,
         item: Item<M>,
         max: usize,
-    ) -> Result<(), Refused<M>> {
+    ) -> Result<bool, Refused<M>> {
         let mut state = self.lock();
         if state.closed {
             return Err(Refused::Closed(item));
         }
-        if state.waiting > 0 || state.items.len() >= ITEMS {
+        let is_beyond = state.waiting > 0 || state.items.len() >= ITEMS;
+        if is_beyond {
             let beyond = state.beyond.entry(shard).or_default();
             if *beyond >= max {
                 return Err(Refused::Full(item));
@@ -76,7 +78,7 @@ impl<M> Queue<M> {
             *beyond += 1;
         }
         self.put(state, shard, item);
-        Ok(())
+        Ok(is_beyond)
     }
 
     #[inline]
@@ -95,15 +97,20 @@ impl<M> Queue<M> {
         let place = Place(self);
         // Never closed.
         let turn = self.turn.acquire().await.ok();
+        self.room().await;
+        Turn { place, _turn: turn }
+    }
+
+    /// Waits until there is room, or the crew is gone; without a place in the line.
+    pub(super) async fn room(&self) {
         loop {
             let mut emptied = pin!(self.emptied.notified());
             emptied.as_mut().enable(); // Before the look, so that nothing is missed after it.
             if self.has_room_or_closed() {
-                break;
+                return;
             }
             emptied.await;
         }
-        Turn { place, _turn: turn }
     }
 
     fn has_room_or_closed(&self) -> bool {
@@ -125,9 +132,9 @@ impl<M> Queue<M> {
             false => into.append(&mut state.items),
         }
         state.beyond.clear();
-        let waiting = state.waiting > 0;
+        let was_full = state.waiting > 0 || count >= ITEMS;
         drop(state);
-        if waiting {
+        if was_full {
             self.emptied.notify_waiters();
         }
         count
@@ -200,7 +207,7 @@ mod tests {
         let queue = Queue::<u64>::new();
         let (id, from) = (|| EntityId::new("a"), Origin::default);
         let item = |message| Item { id: id(), from: from(), message, back: None };
-        assert!(queue.put_beyond(Shard(0), item(1), 1).is_ok());
+        assert!(matches!(queue.put_beyond(Shard(0), item(1), 1), Ok(false)));
         queue.close();
         let refused = queue.put_beyond(Shard(0), item(2), 1);
         assert!(matches!(refused, Err(Refused::Closed(Item { message: 2, .. }))));

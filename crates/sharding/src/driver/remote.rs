@@ -6,9 +6,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use tenure_cluster::messaging::reliable::{Delivery, ReliableReceiver};
 use tenure_cluster::messaging::{
@@ -17,6 +19,7 @@ use tenure_cluster::messaging::{
 use tenure_cluster::{Cluster, Node};
 
 use super::handle::Shared;
+use super::queue::Queue;
 use super::routes::{Arrived, Back, Item, Ticket};
 use super::{Event, Parcel, What};
 use crate::Shard;
@@ -134,7 +137,9 @@ pub(super) async fn receive<M: Message>(
     control: mpsc::Sender<Event<M>>,
 ) {
     let mut batch = Vec::new();
-    let mut arrivals = Arrivals { shared: shared.clone(), parked: HashMap::new() };
+    let parked = HashMap::new();
+    let mut arrivals =
+        Arrivals { shared: shared.clone(), parked, found_room: false, overfull: None };
     let mut changes = shared.routes.changes();
     loop {
         let events: Vec<Event<M>> = tokio::select! {
@@ -158,6 +163,13 @@ pub(super) async fn receive<M: Message>(
                 return;
             }
         }
+        // This node does not keep up: whoever sends is to wait, rather than to be refused. Not for long, since
+        // it may be one crew that does not.
+        if let Some(queue) = arrivals.overfull()
+            && timeout(OVERFULL_PAUSE, queue.room()).await.is_err()
+        {
+            tracing::trace!(kind = %shared.kind, "a crew has no room");
+        }
     }
 }
 
@@ -166,6 +178,9 @@ struct Arrivals<M> {
     shared: Arc<Shared<M>>,
     /// What waits until its shard is here, which it is about to be.
     parked: HashMap<Shard, VecDeque<Item<M>>>,
+    /// Since the last look: whether a crew had room, and one that had none.
+    found_room: bool,
+    overfull: Option<Arc<Queue<M>>>,
 }
 
 impl<M: Message> Arrivals<M> {
@@ -202,7 +217,14 @@ impl<M: Message> Arrivals<M> {
             return None;
         }
         match shared.routes.arrive(shard, item, max) {
-            Arrived::Delivered => None,
+            Arrived::Delivered => {
+                self.found_room = true;
+                None
+            }
+            Arrived::Beyond(queue) => {
+                self.overfull = Some(queue);
+                None
+            }
             Arrived::NotHere(ticket, item) => not_here(shared, shard, ticket, item),
             Arrived::Wait(item) => {
                 self.parked.entry(shard).or_default().push_back(item);
@@ -213,6 +235,12 @@ impl<M: Message> Arrivals<M> {
                 None
             }
         }
+    }
+
+    /// The queue of a crew, if none of those that were sent something since the last look had room.
+    fn overfull(&mut self) -> Option<Arc<Queue<M>>> {
+        let found_room = std::mem::take(&mut self.found_room);
+        self.overfull.take().filter(|_| !found_room)
     }
 
     /// The way to some shards has changed: what waited for them goes on, in order.
@@ -310,6 +338,8 @@ thread_local! {
     static SCRATCH: std::cell::Cell<Vec<u8>> = const { std::cell::Cell::new(Vec::new()) };
 }
 
+/// How long nothing is taken from other nodes when no crew has room.
+const OVERFULL_PAUSE: Duration = Duration::from_millis(1);
 /// A larger one is not kept, lest each thread holds on to its longest message.
 const SCRATCH_MAX: usize = 64 << 10;
 

@@ -96,6 +96,8 @@ pub(super) enum Sent<M> {
 /// What came of a message from another node.
 pub(super) enum Arrived<M> {
     Delivered,
+    /// Into a queue that has no room, beyond it.
+    Beyond(Arc<Queue<M>>),
     NotHere(Ticket, Item<M>),
     /// Its shard is about to be here.
     Wait(Item<M>),
@@ -231,7 +233,8 @@ impl<M: Message> Routes<M> {
         let line = self.line(shard);
         let item = match &*line.way.read().unwrap_or_else(PoisonError::into_inner) {
             Way::Here(queue) => match queue.put_beyond(shard, item, max) {
-                Ok(()) => return Arrived::Delivered,
+                Ok(false) => return Arrived::Delivered,
+                Ok(true) => return Arrived::Beyond(Arc::clone(queue)),
                 Err(Refused::Full(item)) => return Arrived::Full(item),
                 // Whoever looks after the shard hears of it, and what the crew had goes first.
                 Err(Refused::Closed(item)) => item,
