@@ -5,7 +5,7 @@ mod kit;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kit::{LONG, World, session_name, settings, soon, until};
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,8 @@ struct Worker(Arc<Book>);
 enum Order {
     /// Keeps the thread for so many milliseconds.
     Work(u64),
+    /// Computes for so many microseconds.
+    Compute(u64),
     /// Keeps the thread until it is free to go on.
     Hold,
     Bytes(Vec<u8>),
@@ -68,6 +70,13 @@ impl Entity for Worker {
         match received.message {
             Order::Work(millis) => {
                 keep_the_thread(millis);
+                self.0.worked.fetch_add(1, SeqCst);
+            }
+            Order::Compute(micros) => {
+                let began = Instant::now();
+                while began.elapsed() < Duration::from_micros(micros) {
+                    std::hint::spin_loop();
+                }
                 self.0.worked.fetch_add(1, SeqCst);
             }
             Order::Hold => {
@@ -126,6 +135,25 @@ async fn entities_that_keep_their_thread_cost_nobody_else() {
     for entity in &busy {
         soon(entity.ask(Here).within(LONG)).await.unwrap();
     }
+    world.end().await;
+}
+
+/// More is sent to all entities of a node than it can do, from another node, and all of it is done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_does_not_keep_up_holds_its_senders_back() {
+    const TOLD: usize = 80_000;
+    let world = World::new(2).await;
+    let settings = Settings { shards: 8, buffer_messages: 2_000, ..settings() };
+    let (_workers, book) = start(&world, settings.clone());
+    let proxy = proxy(&world, settings);
+    let entities: Vec<_> = (0..64).map(|number| proxy.entity(&format!("{number}"))).collect();
+    for entity in &entities {
+        soon(entity.ask(Here).within(LONG)).await.unwrap();
+    }
+    for told in 0..TOLD {
+        entities[told % entities.len()].tell(Order::Compute(50)).await.unwrap();
+    }
+    until("all to be done", || book.worked.load(SeqCst) == TOLD).await;
     world.end().await;
 }
 

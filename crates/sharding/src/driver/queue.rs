@@ -113,7 +113,7 @@ impl<M> Queue<M> {
         }
     }
 
-    fn has_room_or_closed(&self) -> bool {
+    pub(super) fn has_room_or_closed(&self) -> bool {
         let state = self.lock();
         state.closed || state.items.len() < ITEMS
     }

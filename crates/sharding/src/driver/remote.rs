@@ -163,12 +163,12 @@ pub(super) async fn receive<M: Message>(
                 return;
             }
         }
-        // This node does not keep up: whoever sends is to wait, rather than to be refused. Not for long, since
-        // it may be one crew that does not.
-        if let Some(queue) = arrivals.overfull()
-            && timeout(OVERFULL_PAUSE, queue.room()).await.is_err()
-        {
-            tracing::trace!(kind = %shared.kind, "a crew has no room");
+        // Whoever sends is to wait, rather than to be refused, while all of this node does not keep up. One
+        // crew that does not must not hold up the others for long.
+        if let Some(queue) = arrivals.overfull() {
+            while timeout(OVERFULL_PAUSE, queue.room()).await.is_err() && !shared.routes.have_room()
+            {
+            }
         }
     }
 }
@@ -338,7 +338,8 @@ thread_local! {
     static SCRATCH: std::cell::Cell<Vec<u8>> = const { std::cell::Cell::new(Vec::new()) };
 }
 
-/// How long nothing is taken from other nodes when no crew has room.
+/// How long nothing is taken from other nodes when those crews have no room for which it was, before a look
+/// at all of them.
 const OVERFULL_PAUSE: Duration = Duration::from_millis(1);
 /// A larger one is not kept, lest each thread holds on to its longest message.
 const SCRATCH_MAX: usize = 64 << 10;

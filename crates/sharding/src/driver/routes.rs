@@ -179,6 +179,21 @@ impl<M: Message> Routes<M> {
         matches!(*way, Way::Here(_))
     }
 
+    /// Whether there is room for messages to some shard of this node, or it has none.
+    pub(super) fn have_room(&self) -> bool {
+        let mut queues = 0;
+        let has_room = self.lines.iter().any(|line| {
+            match &*line.way.read().unwrap_or_else(PoisonError::into_inner) {
+                Way::Here(queue) => {
+                    queues += 1;
+                    queue.has_room_or_closed()
+                }
+                _ => false,
+            }
+        });
+        has_room || queues == 0
+    }
+
     /// Waits until a shard is known to be elsewhere than on this node, or to be about to be.
     pub(super) async fn leads_elsewhere(&self, shard: Shard, node: &Node) {
         let mut version = self.version.subscribe();
