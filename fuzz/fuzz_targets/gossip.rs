@@ -64,12 +64,14 @@ fn settles(one: &View, other: &View, heard: [&View; 3], merge: impl Fn(&View, &V
     let both = merge(one, other);
     same(&merge(other, one), &both, "the two orders of three");
     for view in [one, other] {
-        assert_eq!(view.members().len(), both.members().len(), "{view:?}\n{both:?}");
+        let known = (view.members().len(), both.members().len());
+        assert_eq!(known.0, known.1, "the two orders of three: {view:?}\n{both:?}");
         for (node, member) in both.members() {
             let status = view.member(node).map(|member| member.status);
             let survives = both.verdict().survivors.contains(node);
             let downed = member.status == Status::Down && !survives;
-            assert!(status == Some(member.status) || downed, "{node}: {view:?}\n{both:?}");
+            let same = status == Some(member.status) || downed;
+            assert!(same, "the two orders of three, about {node}: {view:?}\n{both:?}");
         }
     }
     for view in heard {
