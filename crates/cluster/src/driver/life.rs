@@ -431,7 +431,10 @@ impl Life<'_> {
             transport::Event::Data { frames, account, .. } => {
                 self.driver.messaging.incoming(account, frames);
             }
-            transport::Event::Client(link) => self.driver.messaging.client(link),
+            transport::Event::Client(link) => {
+                let waited_for = self.driver.questions.connection();
+                self.driver.messaging.client(link, waited_for);
+            }
             transport::Event::Down { link, why, unknown } => {
                 let ours = link.lane == Lane::Data && link.direction == Direction::Outgoing;
                 // Where nothing is in doubt, the link is opened again if there is more to send.

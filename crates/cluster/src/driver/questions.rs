@@ -1,4 +1,4 @@
-//! Questions of this node that wait for their answers: it leaves when it has them.
+//! Questions of this node, and of its clients, that wait for their answers: it leaves when it has them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -26,6 +26,13 @@ impl Questions {
             true => Err(NotDone::Closed(Arc::new(Closed::Transport))),
             false => Ok(question),
         }
+    }
+
+    /// A client's connection: its questions are answered before this node goes, and it goes elsewhere with
+    /// what comes next.
+    pub(crate) fn connection(self: &Arc<Self>) -> Question {
+        self.open.fetch_add(1, SeqCst);
+        Question(Arc::clone(self))
     }
 
     /// This node is in a cluster again.

@@ -30,6 +30,7 @@ use super::{
 use crate::Node;
 use crate::clients::{self, ALL_REQUESTS, ClientLink, Gates};
 use crate::cluster::State;
+use crate::driver::Question;
 use crate::transport::{
     Closed, DataLane, Frames, SendError, SenderAccount, Transport, TransportSettings,
 };
@@ -143,9 +144,13 @@ impl Messaging {
         self.runtime.spawn(read::read(self.clone(), account, batches));
     }
 
-    /// A client begins to talk.
-    pub(crate) fn client(self: &Arc<Self>, link: ClientLink) {
-        self.runtime.spawn(clients::serve(self.clone(), link));
+    /// A client begins to talk. As long as it does, this node waits for it before it goes.
+    pub(crate) fn client(self: &Arc<Self>, link: ClientLink, waited_for: Question) {
+        let serving = clients::serve(self.clone(), link);
+        self.runtime.spawn(async move {
+            serving.await;
+            drop(waited_for);
+        });
     }
 
     pub(crate) fn gates(&self) -> &Gates {
