@@ -471,13 +471,21 @@ mod tests {
         while let Arrived::Delivered = routes.arrive(Shard(0), item(), MAX) {
             delivered += 1;
         }
+        let beyond = 1
+            + (1..MAX)
+                .filter(|_| matches!(routes.arrive(Shard(0), item(), MAX), Arrived::Beyond(_)))
+                .count();
+        assert_eq!(beyond, MAX);
+        assert!(matches!(routes.arrive(Shard(0), item(), MAX), Arrived::Full(_)));
+        assert!(!routes.have_room());
         for _ in 0..MAX {
-            assert!(matches!(routes.arrive(Shard(1), item(), MAX), Arrived::Delivered));
+            assert!(matches!(routes.arrive(Shard(1), item(), MAX), Arrived::Beyond(_)));
         }
         assert!(matches!(routes.arrive(Shard(1), item(), MAX), Arrived::Full(_)));
         // There is room again for both as soon as the crew has taken what there is.
         let mut taken = VecDeque::new();
-        assert_eq!(queue.take(&mut taken, false), delivered + MAX);
+        assert_eq!(queue.take(&mut taken, false), delivered + 2 * MAX);
+        assert!(routes.have_room());
         assert!(matches!(routes.arrive(Shard(0), item(), MAX), Arrived::Delivered));
         queue.close();
         assert!(matches!(routes.arrive(Shard(0), item(), MAX), Arrived::NotHere(..)));
