@@ -3,7 +3,7 @@
 
 mod kit;
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,8 +29,12 @@ struct Bomb {
     armed: bool,
 }
 
+/// How many were dropped where they were received.
+static EXPLODED: AtomicUsize = AtomicUsize::new(0);
+
 impl Drop for Bomb {
     fn drop(&mut self) {
+        EXPLODED.fetch_add(usize::from(self.armed), SeqCst);
         assert!(!self.armed || std::thread::panicking(), "as it was told");
     }
 }
@@ -173,6 +177,8 @@ async fn a_message_that_panics_where_there_is_no_room_costs_itself_alone() {
     for _ in 0..10 {
         there.tell(Odd::Bomb { bomb: Bomb { armed: false } }).await.unwrap();
     }
+    // All of them: one that comes when there is room again is the entity's to drop.
+    until("them to be dropped", || EXPLODED.load(SeqCst) == 10).await;
     book.holds.store(false, SeqCst);
     let handled = soon(there.ask(Count).within(LONG)).await.unwrap();
     let own = odd[1].entity(&id);
