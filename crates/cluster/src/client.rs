@@ -266,6 +266,12 @@ pub struct Asking<'a, M, Q> {
     _question: PhantomData<fn(Q)>,
 }
 
+impl<M, Q> std::fmt::Debug for Asking<'_, M, Q> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Asking").finish_non_exhaustive()
+    }
+}
+
 impl<M: Message, Q: Ask> Asking<'_, M, Q> {
     /// Sends the question and waits for the answer, all within this time. Dropping the future gives
     /// the answer up, not the question.

@@ -16,6 +16,8 @@
 //! driver/           the thread that gives the cores a clock, a network and a store
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "certs")]
 pub mod certs;
 pub mod client;

@@ -8,6 +8,8 @@
 //! The cores are pure: [`Schedule`] says which slots there are, [`Job`] what is to be done about a ledger now,
 //! and [`JobRound`] carries one tenure from claim to settlement.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod driver;
 mod expression;
 mod ledger;

@@ -22,6 +22,12 @@ pub struct Store {
     backend: Arc<dyn Backend>,
 }
 
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("kind", &self.info().kind).finish_non_exhaustive()
+    }
+}
+
 impl Store {
     /// A store that speaks through this backend.
     pub fn new(backend: impl Backend) -> Self {

@@ -30,6 +30,8 @@
 //! [`Tenure::release`] (or dropping the tenure), *check alive* is [`Tenure::is_held`] (no lock, no
 //! I/O), and *on lost* is [`Tenure::lost`], which says why.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod backend;
 pub mod clock;
 mod driver;

@@ -33,6 +33,12 @@ pub struct Session {
     cell: Arc<Cell>,
 }
 
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("tenure", &self.tenure).finish_non_exhaustive()
+    }
+}
+
 impl Session {
     /// A lease to attach.
     pub fn lease(&self, name: &str) -> AttachedLease<'_> {
@@ -59,6 +65,12 @@ pub struct AttachedLease<'a> {
     session: &'a Session,
     name: Result<LeaseName, NameError>,
     note: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for AttachedLease<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AttachedLease").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl AttachedLease<'_> {

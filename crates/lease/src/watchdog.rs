@@ -20,6 +20,12 @@ pub struct Watchdog {
     timer: libc::timer_t,
 }
 
+impl std::fmt::Debug for Watchdog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watchdog").finish_non_exhaustive()
+    }
+}
+
 // SAFETY: a timer id is a number that any thread of the process may use.
 #[cfg(target_os = "linux")]
 unsafe impl Send for Watchdog {}

@@ -114,6 +114,12 @@ mod simulated {
         former: Option<Arc<dyn World>>,
     }
 
+    impl std::fmt::Debug for Entered {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Entered").finish_non_exhaustive()
+        }
+    }
+
     impl Drop for Entered {
         fn drop(&mut self) {
             let former = self.former.take();

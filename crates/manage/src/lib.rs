@@ -31,6 +31,8 @@
 //! driver/       the listener, TLS, and what watches the node
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod access;
 pub mod board;
 pub mod client;

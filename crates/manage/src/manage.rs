@@ -31,6 +31,12 @@ pub struct Manage {
     pub(crate) metrics: Option<Recorder>,
 }
 
+impl std::fmt::Debug for Manage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Manage").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
 impl Manage {
     /// Of this node, with the default settings. It keeps the node in its cluster for as long as it
     /// runs.

@@ -25,6 +25,8 @@
 //! setting. A program that is configured in another way sets the same in code:
 //! [`tenure_cluster::Settings`], [`tenure_manage::Settings`].
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod file;
 mod place;
 

@@ -67,6 +67,12 @@ pub struct Builder {
     outlives: bool,
 }
 
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
 impl Builder {
     /// How many shards there are: the same on every node, for good. Ten for each node that there will
     /// ever be is a good number.

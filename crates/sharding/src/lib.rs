@@ -32,6 +32,8 @@
 //! driver/           gives the cores a clock, a cluster, leases and something to run
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod builder;
 pub mod coordinator;
 mod daemon;

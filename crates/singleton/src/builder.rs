@@ -55,6 +55,12 @@ pub struct Builder {
     settings: Settings,
 }
 
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
 /// What keeps two nodes from hosting it at once.
 pub(crate) enum Guard {
     Lease(Box<Lease>),

@@ -7,6 +7,8 @@
 //! settings.rs
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod builder;
 mod driver;
 #[cfg(feature = "fuzzing")]

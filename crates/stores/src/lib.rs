@@ -1,5 +1,7 @@
 //! The stores that live on servers, one feature and one module each.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "azure_blob")]
 pub mod azure_blob;
 #[cfg(any(feature = "http", feature = "kubernetes-unversioned"))]

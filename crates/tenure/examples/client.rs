@@ -73,7 +73,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 async fn node(address: &str) -> Result<(), Box<dyn std::error::Error>> {
-    let store = tenure::store("file:./leases").await?;
+    let store = tenure::open("file:./leases").await?;
     let mut settings = Settings::new("shop")
         .name(address.replace(':', "-"))
         .address(address.parse()?)

@@ -16,7 +16,7 @@ use tenure::cluster::{Cluster, Settings};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7400".into());
     let store = std::env::var("STORE").unwrap_or_else(|_| "file:./leases".into());
-    let store = tenure::store(&store).await?;
+    let store = tenure::open(&store).await?;
     let mut settings = Settings::new("shop")
         .name(address.replace(':', "-"))
         .address(address.parse()?)

@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // How many ticks to run for; for ever, if nobody says.
     let ticks = std::env::args().nth(2).map_or(u64::MAX, |ticks| ticks.parse().unwrap_or(u64::MAX));
     let pid = std::process::id();
-    let store = tenure::store(&url).await?;
+    let store = tenure::open(&url).await?;
     println!("{pid} waits for its turn");
     let lease = store.lease("cron").ttl(Duration::from_secs(5));
     // SIGTERM or Ctrl-C ends the work where it awaits, and gives the lease back.

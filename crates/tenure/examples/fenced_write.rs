@@ -32,7 +32,7 @@ async fn main() -> Result<(), Error> {
 /// Holds the lease and writes a line every 100 ms, until it is refused.
 async fn worker(directory: &str) -> Result<(), Error> {
     let pid = std::process::id();
-    let store = tenure::store(&format!("file:{directory}/leases")).await?;
+    let store = tenure::open(&format!("file:{directory}/leases")).await?;
     let tenure = store.lease("ledger").ttl(TTL).acquire().await?;
     let mut ledger = Connection::open(format!("{directory}/ledger.db"))?;
     ledger.execute_batch("CREATE TABLE IF NOT EXISTS ledger (line TEXT)")?;

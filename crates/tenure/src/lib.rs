@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let store = tenure::store("file:./leases").await?;
+//! let store = tenure::open("file:./leases").await?;
 //! store
 //!     .lease("nightly-report")
 //!     .run(async |tenure| {
@@ -24,6 +24,8 @@
 //!
 //! A process that is told to end hands over first: [`signals`].
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "cluster")]
 pub use tenure_cluster as cluster;
 #[cfg(feature = "cluster")]
@@ -43,7 +45,7 @@ pub use tenure_stores as stores;
 
 /// Opens a store from its URL: `file:DIR` for all processes of one machine, `memory:` for this one,
 /// and, with its feature, any of those that live on servers: see [`stores`].
-pub async fn store(url: &str) -> Result<Store, OpenError> {
+pub async fn open(url: &str) -> Result<Store, OpenError> {
     stores::open(url).await
 }
 

@@ -46,6 +46,12 @@ pub struct Faults {
     shared: Arc<Shared>,
 }
 
+impl std::fmt::Debug for Faults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Faults").finish_non_exhaustive()
+    }
+}
+
 struct Shared {
     inner: Arc<dyn Backend>,
     script: Mutex<[VecDeque<Fault>; 4]>,

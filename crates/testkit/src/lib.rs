@@ -2,6 +2,8 @@
 //! a keeper and its store, simulated clusters of keepers in virtual time, and checkers for the
 //! histories that any of these produce.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod conformance;
 pub mod cost;
 pub mod faults;

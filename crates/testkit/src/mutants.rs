@@ -40,6 +40,12 @@ pub struct Mutants {
     clients: AtomicU64,
 }
 
+impl std::fmt::Debug for Mutants {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mutants").finish_non_exhaustive()
+    }
+}
+
 impl Mutants {
     /// A store that keeps every rule.
     pub fn sound(ends: Ends, ttl: Duration) -> Self {

@@ -65,6 +65,12 @@ pub struct World {
     core: Arc<Core>,
 }
 
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("seed", &self.seed()).finish_non_exhaustive()
+    }
+}
+
 impl World {
     fn new(core: Arc<Core>) -> Self {
         Self { core }

@@ -28,6 +28,8 @@
 //! one letter cost 15 % over a form without names; protobuf costs 13 % and a second set of types, CBOR with
 //! numbers 13 % and twice the time; and users' own messages can have the same form.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod bytes;
 mod error;
 #[cfg(feature = "planted")]

@@ -122,6 +122,12 @@ pub struct FileStore {
     hub: Arc<watch::LazyHub>,
 }
 
+impl std::fmt::Debug for FileStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileStore").finish_non_exhaustive()
+    }
+}
+
 impl FileStore {
     /// Opens the directory, and creates it if it is not there. Blocks.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, StoreError> {

@@ -53,6 +53,12 @@ pub struct Keeper {
     called: Moment,
 }
 
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keeper").finish_non_exhaustive()
+    }
+}
+
 /// What a keeper tells its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {

@@ -18,6 +18,12 @@ pub struct Reliable<M> {
     id: EntityId,
 }
 
+impl<M> std::fmt::Debug for Reliable<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reliable").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
 impl<M: Message> Reliable<M> {
     pub(super) fn new(
         shared: &Arc<Shared<M>>,

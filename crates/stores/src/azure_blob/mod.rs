@@ -74,6 +74,12 @@ pub struct AzureBlobStore {
     memory: Arc<Memory>,
 }
 
+impl std::fmt::Debug for AzureBlobStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AzureBlobStore").finish_non_exhaustive()
+    }
+}
+
 impl AzureBlobStore {
     /// A store by its URL,
     /// `azblob://ACCOUNT/CONTAINER?prefix=…&endpoint=https://…&ca=FILE&key=…&sas=…`.

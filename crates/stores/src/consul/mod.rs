@@ -64,6 +64,12 @@ pub struct ConsulStore {
     watches: Arc<Watches>,
 }
 
+impl std::fmt::Debug for ConsulStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConsulStore").finish_non_exhaustive()
+    }
+}
+
 impl ConsulStore {
     /// A store by its URL, `consul://host:port/prefix?token=…&tls=…&ca=FILE`. It connects when it
     /// is first asked something. Without a token, that of `CONSUL_HTTP_TOKEN` is used.

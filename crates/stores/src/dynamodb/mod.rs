@@ -68,6 +68,12 @@ pub struct DynamoStore {
     api: Arc<Api>,
 }
 
+impl std::fmt::Debug for DynamoStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DynamoStore").finish_non_exhaustive()
+    }
+}
+
 impl DynamoStore {
     /// A store by its URL, `dynamodb://TABLE?region=…&endpoint=…&create=true&ca=FILE`. It connects,
     /// and looks for credentials in AWS's standard places, when it is first asked something.

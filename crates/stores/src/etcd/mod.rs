@@ -78,6 +78,12 @@ pub struct EtcdStore {
     steps: Arc<Steps>,
 }
 
+impl std::fmt::Debug for EtcdStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EtcdStore").finish_non_exhaustive()
+    }
+}
+
 impl EtcdStore {
     /// A store at `etcd://[user:password@]host[:port][,host[:port]…][/prefix][?options]`. It
     /// connects when it is first asked something.

@@ -55,6 +55,12 @@ pub struct RedisStore {
     hub: Arc<Hub>,
 }
 
+impl std::fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisStore").finish_non_exhaustive()
+    }
+}
+
 impl RedisStore {
     /// A store by its URL, `redis://[user:password@]host:port/db?prefix=…` or `rediss://…`. It
     /// connects when it is first asked something.

@@ -35,6 +35,12 @@ pub struct Counts {
     changed: Notify,
 }
 
+impl std::fmt::Debug for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Counts").finish_non_exhaustive()
+    }
+}
+
 #[derive(Default)]
 struct Totals {
     sent: [u64; 4],

@@ -27,6 +27,12 @@ pub struct Node {
     number: usize,
 }
 
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
 impl Node {
     /// Its number, from 0.
     pub fn number(&self) -> usize {
@@ -100,6 +106,12 @@ pub struct Nodes<T> {
     core: Arc<Core>,
     first: usize,
     services: Services<T>,
+}
+
+impl<T> std::fmt::Debug for Nodes<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Nodes").finish_non_exhaustive()
+    }
 }
 
 /// What runs on each node, and in which life of the node it was started.

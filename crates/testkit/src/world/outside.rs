@@ -52,12 +52,27 @@ pub struct Database {
     core: Arc<Core>,
 }
 
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Database").finish_non_exhaustive()
+    }
+}
+
 /// A resource whose fence was raised.
 #[derive(Clone)]
 pub struct Opened {
     core: Arc<Core>,
     resource: String,
     token: Token,
+}
+
+impl std::fmt::Debug for Opened {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Opened")
+            .field("resource", &self.resource)
+            .field("token", &self.token)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A higher token has raised the fence.
@@ -154,6 +169,12 @@ async fn round_trip(core: &Core) {
 pub struct Working {
     core: Arc<Core>,
     number: u64,
+}
+
+impl std::fmt::Debug for Working {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Working").field("number", &self.number).finish_non_exhaustive()
+    }
 }
 
 impl Drop for Working {

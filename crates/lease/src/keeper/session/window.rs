@@ -1,7 +1,7 @@
 //! How many requests of attached leases may be under way. Thousands that are attached at the same moment
 //! make a store slow, and the session's own renewal is behind them there, whatever connection it has. So
-//! there are a few at first, more as long as renewals are quick, fewer while they take long, and none while
-//! one waits for longer than it should.
+//! there are a few at first, more as long as renewals are quick, fewer while they take long, and a couple
+//! while one waits for longer than it should: a lease that is given back must not wait for that.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl Window {
     /// How many may be under way now; `renewing` says since when a renewal of the session has no answer.
     pub(super) fn most(&self, now: Moment, renewing: Option<Moment>, settings: &Settings) -> usize {
         let is_late = renewing.is_some_and(|since| now.since(since) >= slow(settings));
-        if is_late { 0 } else { self.most }
+        if is_late { FLIGHTS_MIN } else { self.most }
     }
 
     /// A renewal of the session took so long.

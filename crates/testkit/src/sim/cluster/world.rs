@@ -47,6 +47,12 @@ pub struct Sim {
     trace: Vec<String>,
 }
 
+impl std::fmt::Debug for Sim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sim").finish_non_exhaustive()
+    }
+}
+
 /// An address, and the processes that answer there: one, or two while a process runs twice.
 pub(super) struct Place {
     pub(super) address: Address,

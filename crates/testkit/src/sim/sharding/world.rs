@@ -42,6 +42,12 @@ pub struct World {
     pub(super) hash: u64,
 }
 
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").finish_non_exhaustive()
+    }
+}
+
 impl World {
     /// A cluster of nodes that have not started.
     pub fn new(
