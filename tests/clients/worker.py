@@ -2,7 +2,8 @@
 
 It takes a lock that is free only when every earlier holder has ended or let go of it, and says `overlap` if it
 is not. Its argument says how it behaves: `polite` stops when the lease is not held any more, `deaf` ignores
-that, `async` is polite in asyncio, `family` leaves the work to a child.
+that, `async` is polite in asyncio, `family` leaves the work to a child. `hasty` is wrong: it gives the lease back
+before its work has ended.
 """
 
 import asyncio
@@ -39,6 +40,9 @@ def work(behaviour):
         if behaviour == "family":
             # The child inherits the lock, and outlives whoever started it.
             subprocess.Popen(["sleep", "600"], pass_fds=[PROBE])
+        if behaviour == "hasty":
+            lead.release()
+            time.sleep(0.2)
         while lead.held() or behaviour in ("deaf", "family"):
             time.sleep(0.005)
         end(lead)

@@ -85,6 +85,16 @@ fn tell_tenure_to_stop(machine: &mut Machine, _: i32) -> bool {
     true
 }
 
+/// What counts overlaps can find one.
+#[test]
+fn a_worker_that_gives_back_before_its_work_has_ended_is_found() {
+    let dir = Dir::new("with-hasty");
+    let Some(worker) = python("hasty") else { return };
+    let mut machine = Machine::start(&dir, &dir.url(), &worker);
+    line(&dir, "log", "overlap", SOON);
+    machine.stop();
+}
+
 #[test]
 fn python_killed() {
     at_once(&[
