@@ -13,7 +13,7 @@ use tenure_lease::{Record, Store};
 use crate::exit::{self, Failure};
 use crate::output;
 use crate::store::{LeaseArgs, StoreArgs};
-use view::View;
+pub(crate) use view::View;
 
 /// Look at leases and repair them
 #[derive(clap::Args)]

@@ -20,8 +20,12 @@ mod own;
 mod run;
 #[cfg(feature = "cluster")]
 mod sim;
+#[cfg(any(feature = "cluster", target_os = "linux"))]
+mod socket;
 mod store;
 mod timings;
+#[cfg(target_os = "linux")]
+mod with;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -37,7 +41,7 @@ use tenure_lease::duration;
 #[command(name = "tenure", version, after_help = exit::HELP)]
 struct Cli {
     /// What to log to stderr: error, warn, info, debug or trace, or directives as in RUST_LOG
-    /// [default: info for `run`, `cron` and `node`: one line when something changes; else warn]
+    /// [default: info for `run`, `cron`, `with` and `node`: one line when something changes; else warn]
     #[arg(long, global = true, value_name = "LEVEL", env = "RUST_LOG")]
     log_level: Option<String>,
     #[command(subcommand)]
@@ -51,6 +55,8 @@ enum Command {
     #[command(name = run::GUARDIAN, hide = true)]
     Guardian(run::GuardianArgs),
     Cron(cron::Args),
+    #[cfg(target_os = "linux")]
+    With(with::Args),
     Lease(lease::Args),
     #[cfg(feature = "cluster")]
     Downing(downing::Args),
@@ -84,6 +90,8 @@ fn main() -> ExitCode {
     }
     let usual = match cli.command {
         Command::Run(_) => "info",
+        #[cfg(target_os = "linux")]
+        Command::With(_) => "info",
         Command::Cron(ref args) if args.runs_jobs() => "info",
         #[cfg(feature = "cluster")]
         Command::Node(_) => "info",
@@ -97,6 +105,8 @@ fn main() -> ExitCode {
         #[cfg(target_os = "linux")]
         Command::Guardian(_) => unreachable!("the guardian has returned above"),
         Command::Cron(args) => cron::main(args),
+        #[cfg(target_os = "linux")]
+        Command::With(args) => with::main(args),
         Command::Lease(args) => lease::main(args),
         #[cfg(feature = "cluster")]
         Command::Downing(args) => downing::main(args),

@@ -5,11 +5,11 @@
 //! guardian ends the command and everything that it started before the lease can be another's.
 //! See [`guardian`] for how.
 
-mod control;
+pub(crate) mod control;
 #[cfg(target_os = "linux")]
-mod descendants;
+pub(crate) mod descendants;
 #[cfg(target_os = "linux")]
-mod guarded;
+pub(crate) mod guarded;
 #[cfg(target_os = "linux")]
 mod guardian;
 pub(crate) mod hold;
@@ -243,6 +243,6 @@ pub(crate) fn environment(tenure: &Tenure) -> Vec<(&'static str, String)> {
 }
 
 /// How long a store that answers needs to be told that the lease is given back.
-const HURRY: Duration = Duration::from_millis(200);
+pub(crate) const HURRY: Duration = Duration::from_millis(200);
 /// Less leaves no time for the kernel to end a handful of processes on a busy machine.
 const STOP_BUDGET_MIN: Duration = Duration::from_millis(20);

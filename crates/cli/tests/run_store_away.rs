@@ -3,55 +3,13 @@
 #![allow(clippy::disallowed_methods, reason = "it measures how long a process takes")]
 
 mod common;
+mod redis_server;
 
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::*;
-
-/// A Redis of one test, or `None` where there is none.
-struct Redis {
-    server: Process,
-    port: u16,
-}
-
-impl Redis {
-    fn start(dir: &Dir) -> Option<Self> {
-        let port = free_port();
-        let mut command = Command::new("redis-server");
-        command
-            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
-            .current_dir(dir.path())
-            .stdout(Stdio::null());
-        let Ok(server) = command.spawn() else {
-            println!("skipped: redis-server is not installed");
-            return None;
-        };
-        let redis = Self { server: Process::of(server), port };
-        until("Redis", SOON, || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
-        Some(redis)
-    }
-
-    fn url(&self) -> String {
-        url(self.port)
-    }
-
-    /// It accepts connections and answers nothing, as behind a network that is cut.
-    fn goes_away(&self) {
-        self.server.signal(libc::SIGSTOP);
-    }
-}
-
-fn url(port: u16) -> String {
-    format!("redis://127.0.0.1:{port}/0")
-}
-
-/// A port at which nobody listens.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
-}
+use redis_server::*;
 
 fn run(dir: &Dir, redis: &Redis, stop_budget: &str, script: &str) -> Process {
     let mut command = tenure();

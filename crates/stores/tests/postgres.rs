@@ -15,6 +15,8 @@ mod failover;
 mod faults;
 #[path = "postgres/fence.rs"]
 mod fence;
+#[path = "postgres/fence_sql.rs"]
+mod fence_sql;
 #[path = "postgres/operator.rs"]
 mod operator;
 #[path = "postgres/own.rs"]

@@ -9,7 +9,7 @@ use tenure_lease::{LeaseName, Record, Token};
 
 /// What `--json` prints; its shape is stable.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct View {
+pub(crate) struct View {
     name: String,
     store: &'static str,
     promise: &'static str,
@@ -38,7 +38,7 @@ struct Note {
 }
 
 impl View {
-    pub(super) fn new(name: &LeaseName, store: &StoreInfo, record: Option<&Record>) -> Self {
+    pub(crate) fn new(name: &LeaseName, store: &StoreInfo, record: Option<&Record>) -> Self {
         let holder = record.and_then(|record| record.holder.as_ref());
         let (expiry, remaining) = match record {
             Some(record) if record.session().is_some() => (Some("with_session"), None),

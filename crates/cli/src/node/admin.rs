@@ -4,58 +4,28 @@
 //! it listens, and waits with a deadline.
 #![allow(clippy::disallowed_methods)]
 
-use std::ffi::OsString;
-use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream as Probe;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_cluster::{Cluster, Node};
 use tenure_manage::sight::find;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::cluster::{Answer, Change, Changed, REQUEST_MAX, Request, Status};
 use crate::exit::Failure;
+use crate::socket::PrivateSocket;
 
 /// The socket; gone when this is dropped.
-pub(super) struct Admin {
-    path: PathBuf,
-    listener: UnixListener,
-    owner: u32,
-    /// Held for as long as the socket is used: the kernel lets go of it when the process dies, so
-    /// of two processes that find the socket of a dead one, one replaces it.
-    _lock: File,
-}
+pub(super) struct Admin(PrivateSocket);
 
 impl Admin {
     pub(super) fn bind(path: &Path) -> Result<Self, Failure> {
-        let failed =
-            |error: &io::Error| Failure::system(&format!("admin {}", path.display()), error);
-        let lock = lock(path).map_err(|error| failed(&error))?;
-        let Some(lock) = lock else { return Err(in_use(path)) };
-        match fs::symlink_metadata(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed(&error)),
-            Ok(found) if !found.file_type().is_socket() => {
-                return Err(Failure::usage(format!(
-                    "admin {}: there is a file that is no socket; choose another path",
-                    path.display()
-                )));
-            }
-            Ok(_) if Probe::connect(path).is_ok() => return Err(in_use(path)),
-            // Left by a process that was killed.
-            Ok(_) => fs::remove_file(path).map_err(|error| failed(&error))?,
-        }
-        let listener = UnixListener::bind(path).map_err(|error| failed(&error))?;
-        fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(|error| failed(&error))?;
-        let owner = fs::metadata(path).map_err(|error| failed(&error))?.uid();
-        Ok(Self { path: path.into(), listener, owner, _lock: lock })
+        PrivateSocket::bind(path, "admin", "each node needs a path of its own").map(Self)
     }
 
     /// Answers for as long as it is polled.
@@ -69,7 +39,7 @@ impl Admin {
         loop {
             // Never closed; and a crowd waits in the kernel's queue, which is bounded, too.
             let place = places.clone().acquire_owned().await.ok();
-            match self.listener.accept().await {
+            match self.0.listener.accept().await {
                 // Somebody may have come before the permissions were set.
                 Ok((stream, _)) if self.may(&stream) => {
                     let about = about.clone();
@@ -89,13 +59,7 @@ impl Admin {
     }
 
     fn may(&self, stream: &UnixStream) -> bool {
-        stream.peer_cred().is_ok_and(|peer| peer.uid() == self.owner || peer.uid() == 0)
-    }
-}
-
-impl Drop for Admin {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        stream.peer_cred().is_ok_and(|peer| peer.uid() == self.0.owner || peer.uid() == 0)
     }
 }
 
@@ -169,25 +133,6 @@ impl About {
 
 fn changed(change: Change, node: &Node) -> Answer {
     Answer::Changed(Changed { change, node: node.to_string() })
-}
-
-/// `None` if another process has it.
-fn lock(path: &Path) -> io::Result<Option<File>> {
-    let mut name = OsString::from(path);
-    name.push(".lock");
-    let file = File::options().create(true).truncate(false).write(true).open(name)?;
-    match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
-        Err(fs::TryLockError::WouldBlock) => Ok(None),
-        Err(fs::TryLockError::Error(error)) => Err(error),
-    }
-}
-
-fn in_use(path: &Path) -> Failure {
-    Failure::usage(format!(
-        "admin {}: a running process listens there; each node needs a path of its own",
-        path.display()
-    ))
 }
 
 /// How many may ask at the same time.

@@ -10,40 +10,49 @@ pub(super) const SIZE: usize = 32;
 
 /// From `tenure` to the guardian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// The lease was won or renewed.
     Deadlines(Deadlines),
     /// Stop the command; what has not ended by this moment is to be killed.
     Stop(Moment),
+    /// Keep the lifeline that comes along, if one does, under this number, and confirm it: everything that
+    /// was ordered before is in force then.
+    Keep(u64),
+    /// Close the lifeline of this number.
+    LetGo(u64),
 }
 
 /// When what must happen unless the lease is renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Deadlines {
+pub(crate) struct Deadlines {
     /// The lease is lost: the stop begins.
-    pub(super) stop: Moment,
+    pub(crate) stop: Moment,
     /// What has not stopped is killed; early enough for all of it to be gone, and for `tenure` to
     /// notice, by `dead`.
-    pub(super) kill: Moment,
+    pub(crate) kill: Moment,
     /// Nothing may be left: the kernel ends the guardian, and `tenure`.
-    pub(super) dead: Moment,
+    pub(crate) dead: Moment,
 }
 
 impl Deadlines {
-    pub(super) fn of(tenure: &Tenure, settings: &Settings) -> Self {
+    /// Nothing must happen: no lease is held.
+    pub(crate) const NEVER: Self =
+        Self { stop: Moment::NEVER, kill: Moment::NEVER, dead: Moment::NEVER };
+
+    pub(crate) fn of(tenure: &Tenure, settings: &Settings) -> Self {
         let dead = tenure.kill_deadline();
         Self { stop: tenure.deadline(), kill: dead - reserve(settings.stop_budget), dead }
     }
 }
 
 /// The end of the stop budget, which killing and noticing may take.
-pub(super) fn reserve(stop_budget: Duration) -> Duration {
+pub(crate) fn reserve(stop_budget: Duration) -> Duration {
     (stop_budget / 4).min(Duration::from_millis(500))
 }
 
-/// From the guardian to `tenure`, as its last word.
+/// From the guardian to `tenure`; all but [`Report::Kept`] are its last word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Report {
+pub(crate) enum Report {
     /// The command ended by itself, with this wait status.
     Exited(i32),
     /// The command was stopped, because `tenure` said so or the lease ran out.
@@ -52,6 +61,8 @@ pub(super) enum Report {
     Signalled,
     /// The command could not be started: the system's error number.
     NotStarted(i32),
+    /// It has carried out [`Order::Keep`] with this number, and every order before it.
+    Kept(u64),
 }
 
 impl Order {
@@ -61,6 +72,8 @@ impl Order {
                 pack([1, stop.as_nanos(), kill.as_nanos(), dead.as_nanos()])
             }
             Self::Stop(kill) => pack([2, kill.as_nanos(), 0, 0]),
+            Self::Keep(number) => pack([3, number, 0, 0]),
+            Self::LetGo(number) => pack([4, number, 0, 0]),
         }
     }
 
@@ -72,6 +85,8 @@ impl Order {
                 dead: Moment::from_nanos(dead),
             })),
             [2, kill, ..] => Some(Self::Stop(Moment::from_nanos(kill))),
+            [3, number, ..] => Some(Self::Keep(number)),
+            [4, number, ..] => Some(Self::LetGo(number)),
             _ => None,
         }
     }
@@ -84,6 +99,7 @@ impl Report {
             Self::Stopped => pack([2, 0, 0, 0]),
             Self::Signalled => pack([3, 0, 0, 0]),
             Self::NotStarted(error) => pack([4, error as u64, 0, 0]),
+            Self::Kept(number) => pack([5, number, 0, 0]),
         }
     }
 
@@ -93,6 +109,7 @@ impl Report {
             [2, ..] => Some(Self::Stopped),
             [3, ..] => Some(Self::Signalled),
             [4, error, ..] => Some(Self::NotStarted(error as i32)),
+            [5, number, ..] => Some(Self::Kept(number)),
             _ => None,
         }
     }
@@ -126,11 +143,21 @@ mod tests {
             kill: Moment::from_nanos(2),
             dead: Moment::NEVER,
         };
-        for order in [Order::Deadlines(deadlines), Order::Stop(Moment::from_nanos(7))] {
+        for order in [
+            Order::Deadlines(deadlines),
+            Order::Stop(Moment::from_nanos(7)),
+            Order::Keep(8),
+            Order::LetGo(9),
+        ] {
             assert_eq!(Order::from_bytes(order.to_bytes()), Some(order));
         }
-        for report in [Report::Exited(9), Report::Stopped, Report::Signalled, Report::NotStarted(2)]
-        {
+        for report in [
+            Report::Exited(9),
+            Report::Stopped,
+            Report::Signalled,
+            Report::NotStarted(2),
+            Report::Kept(3),
+        ] {
             assert_eq!(Report::from_bytes(report.to_bytes()), Some(report));
         }
         assert_eq!(Order::from_bytes([9; SIZE]), None);

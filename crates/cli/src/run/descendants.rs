@@ -14,10 +14,11 @@ use super::sys::{self, PidFd, Reaped};
 
 /// A process as /proc shows it. The start time tells it from a later one with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Process {
-    pid: i32,
-    parent: i32,
-    start: u64,
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    pub(crate) parent: i32,
+    /// Clock ticks since the machine booted.
+    pub(crate) start: u64,
 }
 
 /// Asks all of them to end, as they are now. One that stands still is woken, or it could not act on
@@ -75,6 +76,45 @@ pub(super) fn end_orphans() {
     }
 }
 
+/// Whether this process stands still, by SIGSTOP or by a debugger.
+pub(crate) fn is_stopped(pid: i32) -> bool {
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = stat.iter().rposition(|&byte| byte == b')').map_or(0, |at| at + 1);
+    matches!(stat.get(after_name..), Some([b' ', b'T' | b't', ..]))
+}
+
+/// Kills this process and everything below it. Returns a handle of each, to wait for its end.
+///
+/// All are stopped first, until no look finds one that is not: who is stopped starts nothing, and the children
+/// of who is killed could not be told from those of others.
+pub(crate) fn kill_tree(pid: i32, start: u64) -> Vec<PidFd> {
+    let mut stopped: BTreeMap<(i32, u64), Process> = BTreeMap::new();
+    for _ in 0..LOOKS_MAX {
+        let Some(root) = Process::read(pid).filter(|root| root.start == start) else { break };
+        let mut found = vec![root];
+        let mut next = 0;
+        while let Some(process) = found.get(next) {
+            found.extend(children_of(process.pid).into_iter().filter_map(Process::read));
+            next += 1;
+        }
+        found.retain(|it| !stopped.contains_key(&(it.pid, it.start)));
+        if found.is_empty() {
+            break;
+        }
+        for process in found {
+            process.signal(libc::SIGSTOP);
+            stopped.insert((process.pid, process.start), process);
+        }
+    }
+    let handle = |process: &Process| {
+        let handle = PidFd::open(process.pid).ok();
+        process.signal(libc::SIGKILL);
+        // The number may have been given to another process before the handle was opened.
+        handle.filter(|_| Process::read(process.pid).is_some_and(|now| now.start == process.start))
+    };
+    stopped.values().filter_map(handle).collect()
+}
+
 /// This child of ours guards a command. To be called on the thread that started it, before anything else is
 /// done there.
 pub(super) fn add_guardian(pid: i32) {
@@ -102,7 +142,7 @@ fn any_left() -> bool {
 }
 
 impl Process {
-    fn read(pid: i32) -> Option<Self> {
+    pub(crate) fn read(pid: i32) -> Option<Self> {
         Self::parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
@@ -145,18 +185,21 @@ fn everybody() -> impl Iterator<Item = Process> {
 
 /// The children of this process, in the order of their numbers.
 fn children() -> Vec<i32> {
-    let us = i32::try_from(std::process::id()).unwrap_or(0);
-    let mut children = listed_children().unwrap_or_else(|_| {
+    children_of(i32::try_from(std::process::id()).unwrap_or(0))
+}
+
+fn children_of(pid: i32) -> Vec<i32> {
+    let mut children = listed_children(pid).unwrap_or_else(|_| {
         // A kernel that does not list them.
-        everybody().filter(|process| process.parent == us).map(|process| process.pid).collect()
+        everybody().filter(|process| process.parent == pid).map(|process| process.pid).collect()
     });
     children.sort_unstable();
     children
 }
 
-fn listed_children() -> io::Result<Vec<i32>> {
+fn listed_children(pid: i32) -> io::Result<Vec<i32>> {
     let mut children = Vec::new();
-    for thread in fs::read_dir("/proc/self/task")? {
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let list = fs::read_to_string(thread?.path().join("children"))?;
         children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
     }
@@ -177,6 +220,8 @@ fn below(root: i32, everybody: impl Iterator<Item = Process>) -> Vec<Process> {
     found
 }
 
+/// How often a tree that is to be killed is looked at: more often, it grows although it is stopped.
+const LOOKS_MAX: usize = 100;
 /// How long the kernel gets to end what was killed before we look again.
 const REST: Duration = Duration::from_millis(1);
 
@@ -192,6 +237,36 @@ mod tests {
         assert_eq!(Process::parse(42, b"42 (torn"), None);
         let us = std::process::id() as i32;
         assert_eq!(Process::read(us).map(|process| process.parent), Some(sys::parent()));
+    }
+
+    #[test]
+    fn a_tree_is_killed_and_only_if_it_is_the_one_that_was_meant() {
+        let mut root = std::process::Command::new("sh")
+            .args(["-c", "sleep 60 & sleep 60 & wait"])
+            .spawn()
+            .unwrap();
+        let pid = root.id() as i32;
+        let children = loop {
+            let found = below(pid, everybody());
+            if found.len() == 2 {
+                break found;
+            }
+            sys::rest(REST);
+        };
+        let start = Process::read(pid).unwrap().start;
+        assert!(kill_tree(pid, start + 1).is_empty(), "the number is another's by now");
+        assert!(root.try_wait().unwrap().is_none());
+        assert!(!kill_tree(pid, start).is_empty());
+        use std::os::unix::process::ExitStatusExt as _;
+        assert_eq!(root.wait().unwrap().signal(), Some(libc::SIGKILL));
+        let is_alive = |it: &Process| {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", it.pid)).unwrap_or_default();
+            Process::parse(it.pid, stat.as_bytes()).is_some_and(|now| now.start == it.start)
+                && !stat.contains(") Z ")
+        };
+        while children.iter().any(is_alive) {
+            sys::rest(REST);
+        }
     }
 
     #[test]

@@ -25,6 +25,7 @@
 //! the lease is not free meanwhile: the kernel kills the command a moment *after* it has closed the
 //! guardian's descriptors, and a descendant may outlive both, for up to the ttl.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -88,6 +89,8 @@ struct Guardian {
     control: UnixStream,
     /// Open for as long as this process lives; the command has a copy.
     _lifeline: Option<OwnedFd>,
+    /// The lifelines that came later, by number: open until `tenure` says otherwise.
+    kept: BTreeMap<u64, OwnedFd>,
     signals: SignalFd,
     timer: BootTimer,
     watchdog: Watchdog,
@@ -159,6 +162,7 @@ impl Guardian {
         Ok(Some(Self {
             control,
             _lifeline: lifeline,
+            kept: BTreeMap::new(),
             signals,
             timer,
             watchdog,
@@ -215,8 +219,8 @@ impl Guardian {
         }
         loop {
             let mut bytes = [0; SIZE];
-            match self.control.read(&mut bytes) {
-                Ok(SIZE) => match Order::from_bytes(bytes) {
+            match sys::receive(&self.control, &mut bytes) {
+                Ok((SIZE, descriptor)) => match Order::from_bytes(bytes) {
                     Some(Order::Deadlines(deadlines)) => {
                         self.deadlines = deadlines;
                         self.watchdog.arm(deadlines.dead);
@@ -226,6 +230,11 @@ impl Guardian {
                         Some(stop) => stop.kill = stop.kill.min(kill),
                         None => self.begin_stop(Cause::Ordered, kill),
                     },
+                    Some(Order::Keep(number)) => {
+                        self.kept.extend(descriptor.map(|descriptor| (number, descriptor)));
+                        report(&self.control, Report::Kept(number));
+                    }
+                    Some(Order::LetGo(number)) => drop(self.kept.remove(&number)),
                     None => cause = Some(Cause::Orphaned),
                 },
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,

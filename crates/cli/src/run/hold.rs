@@ -14,7 +14,7 @@ use tenure_lease::signals::{Signals, is_urgent};
 use tenure_lease::{Moment, Settings, Tenure};
 
 #[cfg(target_os = "linux")]
-use super::guarded::Guarded;
+pub(crate) use super::guarded::Guarded;
 #[cfg(not(target_os = "linux"))]
 use super::portable::Guarded;
 
@@ -50,6 +50,12 @@ pub(crate) enum End {
     Lost,
 }
 
+/// Where the orders come from that the guardian gets besides those to stop: what becomes of the lease.
+pub(crate) trait GuardianOrders {
+    /// The next order. [`Order::Stop`] says that the lease was lost. Cancel-safe.
+    async fn next_order(&mut self) -> Order;
+}
+
 /// Runs the command for as long as the lease is held.
 pub(crate) async fn run(
     tenure: &Tenure,
@@ -58,14 +64,56 @@ pub(crate) async fn run(
     command: &HeldCommand<'_>,
     signals: &mut impl StopSignals,
 ) -> Result<End, Failure> {
-    let mut guarded = Guarded::start(tenure, settings, lifeline, command)
+    let deadlines = Deadlines::of(tenure, settings);
+    let guarded = Guarded::start(deadlines, settings.stop_budget, lifeline, command)
         .map_err(|error| Failure::system("cannot start a process", &error))?;
+    // Renewals come every ttl/6, and the deadline leaves far more room than one tick.
+    let tick = tokio::time::interval(tick_interval(settings));
+    let orders = TenureOrders { tenure, settings, tick, is_lost: false };
+    guard(guarded, orders, settings.stop_budget, command, signals).await
+}
+
+/// How often renewals are looked for.
+pub(crate) fn tick_interval(settings: &Settings) -> Duration {
+    (settings.ttl / 40).clamp(Duration::from_millis(5), Duration::from_millis(250))
+}
+
+/// The orders that follow from one tenure.
+struct TenureOrders<'a> {
+    tenure: &'a Tenure,
+    settings: &'a Settings,
+    tick: tokio::time::Interval,
+    is_lost: bool,
+}
+
+impl GuardianOrders for TenureOrders<'_> {
+    async fn next_order(&mut self) -> Order {
+        if self.is_lost {
+            return std::future::pending().await;
+        }
+        tokio::select! {
+            biased;
+            _ = self.tenure.lost() => {
+                self.is_lost = true;
+                let stop_budget = self.settings.stop_budget;
+                Order::Stop(Moment::now() + (stop_budget - reserve(stop_budget)))
+            }
+            _ = self.tick.tick() => Order::Deadlines(Deadlines::of(self.tenure, self.settings)),
+        }
+    }
+}
+
+/// Waits for the end of the command, passes orders on to its guardian, and stops it when it is told to.
+pub(crate) async fn guard(
+    mut guarded: Guarded,
+    mut orders: impl GuardianOrders,
+    stop_budget: Duration,
+    command: &HeldCommand<'_>,
+    signals: &mut impl StopSignals,
+) -> Result<End, Failure> {
     let mut told: Option<i32> = None;
     let mut hurry = false;
     let mut lost = false;
-    // Renewals come every ttl/6, and the deadline leaves far more room than one tick.
-    let every = (settings.ttl / 40).clamp(Duration::from_millis(5), Duration::from_millis(250));
-    let mut tick = tokio::time::interval(every);
     let (status, report) = loop {
         tokio::select! {
             biased;
@@ -76,7 +124,7 @@ pub(crate) async fn run(
                 None => {
                     told = Some(signal);
                     tracing::info!(signal, "stopping the command; again to kill it");
-                    guarded.tell(Order::Stop(Moment::now() + settings.stop_budget));
+                    guarded.tell(Order::Stop(Moment::now() + stop_budget));
                 }
                 Some(_) if is_urgent(signal) => {
                     hurry = true;
@@ -85,13 +133,9 @@ pub(crate) async fn run(
                 }
                 Some(_) => {}
             },
-            _ = tenure.lost(), if !lost => {
-                lost = true;
-                let budget = settings.stop_budget - reserve(settings.stop_budget);
-                guarded.tell(Order::Stop(Moment::now() + budget));
-            }
-            _ = tick.tick(), if !lost => {
-                guarded.tell(Order::Deadlines(Deadlines::of(tenure, settings)));
+            order = orders.next_order() => {
+                lost |= matches!(order, Order::Stop(_));
+                guarded.tell(order);
             }
         }
     };
@@ -100,7 +144,7 @@ pub(crate) async fn run(
         (Some(Report::Exited(status)), _) => Ok(End::Exited(exit_code(status))),
         (Some(Report::NotStarted(error)), _) => Err(not_started(&command.words[0], error)),
         (_, Some(signal)) => Ok(End::Signalled { signal, hurry }),
-        (Some(Report::Stopped), None) => Ok(End::Lost),
+        (Some(Report::Stopped | Report::Kept(_)), None) => Ok(End::Lost),
         (Some(Report::Signalled), None) => {
             Ok(End::Signalled { signal: libc::SIGTERM, hurry: false })
         }

@@ -6,24 +6,25 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Duration;
 
-use tenure_lease::{Moment, Settings, Tenure};
+use tenure_lease::Moment;
 
 use super::control::{Deadlines, Order, Report};
 use super::hold::HeldCommand;
 use super::sys;
 
 /// The command, under way.
-pub(super) struct Guarded {
+pub(crate) struct Guarded {
     command: tokio::process::Child,
     stopped: bool,
     kill: Moment,
 }
 
 impl Guarded {
-    pub(super) fn start(
-        tenure: &Tenure,
-        settings: &Settings,
+    pub(crate) fn start(
+        deadlines: Deadlines,
+        _stop_budget: Duration,
         _lifeline: Option<OwnedFd>,
         command: &HeldCommand<'_>,
     ) -> io::Result<Self> {
@@ -35,11 +36,10 @@ impl Guarded {
             .args(&command.words[1..])
             .envs(command.environment.iter().map(|(key, value)| (*key, value)))
             .spawn()?;
-        let kill = Deadlines::of(tenure, settings).kill;
-        Ok(Self { command, stopped: false, kill })
+        Ok(Self { command, stopped: false, kill: deadlines.kill })
     }
 
-    pub(super) fn tell(&mut self, order: Order) {
+    pub(crate) fn tell(&mut self, order: Order) {
         match order {
             Order::Deadlines(deadlines) => self.kill = deadlines.kill,
             Order::Stop(kill) => {
@@ -47,11 +47,13 @@ impl Guarded {
                 self.stopped = true;
                 self.signal(libc::SIGTERM);
             }
+            // Only a guardian keeps lifelines.
+            Order::Keep(_) | Order::LetGo(_) => {}
         }
     }
 
     /// Cancel-safe.
-    pub(super) async fn ended(&mut self) -> io::Result<(ExitStatus, Option<Report>)> {
+    pub(crate) async fn ended(&mut self) -> io::Result<(ExitStatus, Option<Report>)> {
         let status = if self.stopped {
             let time = self.kill.since(Moment::now());
             match tokio::time::timeout(time, self.command.wait()).await {
@@ -68,7 +70,7 @@ impl Guarded {
         Ok((status, Some(report)))
     }
 
-    pub(super) fn end_leftovers(&self) {}
+    pub(crate) fn end_leftovers(&self) {}
 
     fn signal(&self, signal: i32) {
         if let Some(pid) = self.command.id().and_then(|pid| i32::try_from(pid).ok()) {

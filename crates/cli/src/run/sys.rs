@@ -29,11 +29,14 @@ mod linux {
     use std::fs::File;
     use std::io::{self, Seek as _, Write as _};
     use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+    use std::os::unix::net::UnixStream;
     use std::os::unix::process::CommandExt;
     use std::process::Command;
     use std::time::Duration;
 
     use tenure_lease::Moment;
+    use tokio::io::Interest;
+    use tokio::io::unix::AsyncFd;
 
     fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
         if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -281,6 +284,44 @@ mod linux {
     pub(crate) struct PidFd(OwnedFd);
 
     impl PidFd {
+        /// The process at the other end of a socket, as the kernel knows it: also if its number is another's
+        /// by now. An old kernel (before 6.5) cannot tell.
+        pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> io::Result<Self> {
+            let mut descriptor: RawFd = -1;
+            let mut size = DESCRIPTOR_SIZE;
+            // SAFETY: both places are writable, and the second says how large the first is.
+            checked(unsafe {
+                libc::getsockopt(
+                    socket.as_raw_fd(),
+                    libc::SOL_SOCKET,
+                    SO_PEERPIDFD,
+                    (&raw mut descriptor).cast(),
+                    &raw mut size,
+                )
+            })?;
+            // SAFETY: it was just made, for us.
+            Ok(Self(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+        }
+
+        /// Whether this process may be sent signals, and has not ended.
+        pub(crate) fn can_be_signalled(&self) -> io::Result<()> {
+            self.send(0)
+        }
+
+        fn send(&self, signal: i32) -> io::Result<()> {
+            // SAFETY: without siginfo it takes numbers only.
+            let sent = unsafe {
+                libc::syscall(
+                    libc::SYS_pidfd_send_signal,
+                    self.0.as_raw_fd(),
+                    signal,
+                    std::ptr::null::<libc::siginfo_t>(),
+                    0,
+                )
+            };
+            checked(i32::try_from(sent).unwrap_or(-1)).map(drop)
+        }
+
         pub(crate) fn open(pid: i32) -> io::Result<Self> {
             // SAFETY: takes numbers only; the result is a new descriptor or -1.
             let result = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -291,18 +332,114 @@ mod linux {
 
         /// Sends a signal; a process that is gone is no matter.
         pub(crate) fn signal(&self, signal: i32) {
-            // SAFETY: without siginfo it takes numbers only.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_pidfd_send_signal,
-                    self.0.as_raw_fd(),
-                    signal,
-                    std::ptr::null::<libc::siginfo_t>(),
-                    0,
-                )
-            };
+            let _ = self.send(signal);
         }
     }
+
+    /// It can be read once the process has ended.
+    impl AsRawFd for PidFd {
+        fn as_raw_fd(&self) -> RawFd {
+            self.0.as_raw_fd()
+        }
+    }
+
+    /// What keeps one descriptor open, and the same, for as long as it exists.
+    pub(crate) trait OwnsDescriptor: AsRawFd {}
+
+    impl OwnsDescriptor for PidFd {}
+    impl OwnsDescriptor for BootTimer {}
+    impl OwnsDescriptor for UnixStream {}
+
+    /// Something to wait for until it can be read. To be called within a tokio runtime.
+    pub(crate) fn watch<T: OwnsDescriptor>(inner: T) -> io::Result<AsyncFd<T>> {
+        // SAFETY: its descriptor stays open and the same until it is dropped.
+        let watched = unsafe { AsyncFd::register_with_interest(inner, Interest::READABLE) };
+        watched.map_err(|error| error.into_parts().1)
+    }
+
+    /// Of Linux 6.5.
+    const SO_PEERPIDFD: libc::c_int = 77;
+
+    /// Sends a message, and a descriptor along with it; never waits.
+    pub(crate) fn send(
+        to: &UnixStream,
+        bytes: &[u8],
+        descriptor: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let mut part =
+            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let mut ancillary = Ancillary::default();
+        let mut message = ancillary.message(&mut part);
+        // SAFETY: the message has room for one header with one descriptor, which is all that is written.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(DESCRIPTOR_SIZE) as _;
+            libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(descriptor.as_raw_fd());
+            message.msg_controllen = libc::CMSG_SPACE(DESCRIPTOR_SIZE) as _;
+        }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: everything that the message points to outlives the call.
+        let sent = unsafe { libc::sendmsg(to.as_raw_fd(), &raw const message, flags) };
+        match usize::try_from(sent) {
+            Ok(sent) if sent == bytes.len() => Ok(()),
+            Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Sends as much as goes at once; never waits.
+    pub(crate) fn send_now(to: &impl AsRawFd, bytes: &[u8]) -> io::Result<usize> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the bytes are readable for their length.
+        let sent = unsafe { libc::send(to.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Receives bytes, and the descriptor that was sent along with them, if one was.
+    pub(crate) fn receive(
+        from: &UnixStream,
+        bytes: &mut [u8],
+    ) -> io::Result<(usize, Option<OwnedFd>)> {
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut ancillary = Ancillary::default();
+        let mut message = ancillary.message(&mut part);
+        // SAFETY: everything that the message points to is writable and outlives the call.
+        let received =
+            unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+        let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        // SAFETY: the kernel has filled the message, and with it the length of its headers.
+        let descriptor = unsafe {
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            let is_one = !header.is_null()
+                && (*header).cmsg_level == libc::SOL_SOCKET
+                && (*header).cmsg_type == libc::SCM_RIGHTS;
+            is_one.then(|| {
+                OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned())
+            })
+        };
+        Ok((received, descriptor))
+    }
+
+    /// Room for a header with one descriptor, aligned as the kernel wants it.
+    #[derive(Default)]
+    #[repr(C, align(8))]
+    struct Ancillary([u8; 32]);
+
+    impl Ancillary {
+        fn message(&mut self, part: &mut libc::iovec) -> libc::msghdr {
+            // SAFETY: an all-zero msghdr is a valid, empty one.
+            let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+            message.msg_iov = part;
+            message.msg_iovlen = 1;
+            message.msg_control = self.0.as_mut_ptr().cast();
+            message.msg_controllen = self.0.len() as _;
+            message
+        }
+    }
+
+    const DESCRIPTOR_SIZE: u32 = size_of::<RawFd>() as u32;
 
     /// Rests for a moment.
     pub(crate) fn rest(time: Duration) {
