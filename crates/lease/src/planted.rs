@@ -24,6 +24,38 @@ pub enum GlueBug {
     CutIsNotTold,
     /// Shards go on when the session of their process is lost.
     SessionLossIgnored,
+    /// A node whose session turns out to be over answers marks before its shards have given back what waits.
+    MarkOvertakesStop,
+    /// What a shard was handed and has not begun with is lost in silence when it stops.
+    LeftoversLost,
+    /// What comes for a shard while it stops is lost in silence.
+    HeldMessagesLost,
+    /// Messages to entities that come back from a former home are lost in silence.
+    ReturnsLost,
+    /// Messages to a singleton that come back from a former host are lost in silence.
+    SingletonReturnsLost,
+    /// Nobody is told of messages to entities that were refused.
+    RefusalIsNotTold,
+    /// Nobody is told of messages that never left.
+    UnsentIsNotTold,
+    /// A singleton goes on when its lease is lost.
+    LeaseLossIgnored,
+    /// A coordinator of shards goes on when its lease is lost.
+    CoordinatorLossIgnored,
+    /// A question without an answer is said not to be done.
+    NoAnswerIsNotDone,
+    /// A question that a cut took is said not to be done.
+    CutQuestionIsNotDone,
+    /// The straight way to a shard is opened while messages are on the slow one.
+    WayOpensTooEarly,
+    /// What waits until its shard is here is lost in silence.
+    ParkedMessagesLost,
+    /// What cannot be sent to a shard's home is lost in silence.
+    UnsendableMessagesLost,
+    /// An arbiter takes a record that it cannot read for one that is not there.
+    UnknownVerdictIsNone,
+    /// The links of a process are closed when its predecessor at that address is forgotten.
+    FreshLinksClosed,
 }
 
 /// Puts a defect into this process, for good.

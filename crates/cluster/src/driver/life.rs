@@ -448,6 +448,7 @@ impl Life<'_> {
                     self.driver.messaging.cut(&link.peer.node, if is_told { unknown } else { 0 });
                 }
             }
+            transport::Event::Unsent { .. } if planted::has(GlueBug::UnsentIsNotTold) => {}
             transport::Event::Unsent { node, messages } => {
                 self.driver.messaging.unsent(&node, messages);
             }

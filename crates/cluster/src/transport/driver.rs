@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use socket2::SockRef;
 use tenure_lease::Moment;
+use tenure_lease::planted::{self, GlueBug};
 use tenure_wire::Version;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -264,6 +265,10 @@ impl Transport {
     /// address stay, and so does the control link, which goes to the address: see
     /// [`forget_address`](Self::forget_address).
     pub fn forget(&self, node: &Node) {
+        if planted::has(GlueBug::FreshLinksClosed) {
+            let mut incoming = lock(&self.shared.incoming);
+            incoming.stop_others(&node.address, "");
+        }
         if let Some(link) = lock(&self.shared.data).remove(node) {
             link.close(Closed::Forgotten);
             link.stop();

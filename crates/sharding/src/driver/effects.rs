@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use tenure_cluster::Node;
 use tenure_cluster::messaging::{Lost, Message, NotDone, Protocol, Received, Reply};
+use tenure_lease::planted::{self, GlueBug};
 use tenure_lease::{Moment, Token};
 
 use super::control::{Control, Published, Running};
@@ -299,9 +300,15 @@ impl<M: Message> Control<M> {
             };
             left.push(Leftover { from: message.sender(), message, bytes });
         }
+        if planted::has(GlueBug::LeftoversLost) {
+            left.clear();
+        }
         self.region.stopped_with(shard, token, left, now);
         self.carry_out();
         for event in running.held.into_iter().flatten() {
+            if planted::has(GlueBug::HeldMessagesLost) && matches!(event, Event::Forwarded { .. }) {
+                continue;
+            }
             self.event(event);
             self.carry_out();
         }
@@ -330,6 +337,11 @@ impl<M: Message> Control<M> {
     pub(super) fn event(&mut self, event: Event<M>) {
         let now = Moment::now();
         self.refresh(now);
+        // If the session has just turned out to be over, its shards stop from here on: what is held back
+        // for them below would otherwise overtake what they still give back.
+        if !planted::has(GlueBug::MarkOvertakesStop) {
+            self.carry_out();
+        }
         let shard = event.shard();
         if shard.0 >= self.shared.settings.shards {
             return; // From a node that counts differently.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tenure_lease::planted::{self, GlueBug};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -193,6 +194,7 @@ impl<M: Message> Arrivals<M> {
                 let back = reply.is_awaited().then(|| Box::new(Back::Reply(reply)));
                 self.arrive(Item { id, from, message, back })
             }
+            Frame::Return(..) if planted::has(GlueBug::ReturnsLost) => None,
             Frame::Return(id, message) => {
                 let shard = id.shard(&self.shared.settings);
                 let bytes = size_or_guess(&message);
@@ -247,6 +249,9 @@ impl<M: Message> Arrivals<M> {
     fn unpark(&mut self) -> Vec<Event<M>> {
         let mut events = Vec::new();
         for (_, mut items) in std::mem::take(&mut self.parked) {
+            if planted::has(GlueBug::ParkedMessagesLost) {
+                continue;
+            }
             while let Some(item) = items.pop_front() {
                 events.extend(alone(|| self.arrive(item)));
             }
@@ -364,6 +369,9 @@ pub(super) fn refuse_from<M: Message>(
     why: Lost,
 ) {
     crate::telemetry::refused(&shared.kind, why);
+    if planted::has(GlueBug::RefusalIsNotTold) {
+        return;
+    }
     let received = Received { message: (), from, reply };
     shared.cluster.refuse(&shared.inbox, Some(id.as_str()), received, why);
 }

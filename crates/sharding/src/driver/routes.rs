@@ -25,6 +25,7 @@ use tokio::sync::{Notify, watch};
 use tenure_cluster::Node;
 use tenure_cluster::messaging::reliable::Delivery;
 use tenure_cluster::messaging::{Message, Origin, Reply};
+use tenure_lease::planted::{self, GlueBug};
 
 use super::queue::{Queue, Refused};
 use super::remote::Peer;
@@ -151,7 +152,7 @@ impl<M: Message> Routes<M> {
 
     /// Whether nothing is on the slow way to a shard.
     pub(super) fn is_settled(&self, shard: Shard) -> bool {
-        self.line(shard).tickets.load(SeqCst) == 0
+        self.line(shard).tickets.load(SeqCst) == 0 || planted::has(GlueBug::WayOpensTooEarly)
     }
 
     /// How many messages are on the slow way.

@@ -2,9 +2,11 @@
 #![allow(clippy::disallowed_methods, reason = "time is virtual")]
 #![allow(dead_code, reason = "each test uses a part")]
 
-use std::collections::{BTreeMap, BTreeSet};
+mod book;
+mod steered;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +17,9 @@ use tenure_sharding::{Entity, Sharding, Shardings as _};
 use tenure_singleton::{Actor, BoxError, Proxy, Singletons as _};
 use tenure_testkit::world::{Node, Nodes, Working, World};
 use tokio::time::{sleep, timeout};
+
+use book::{Account, Book};
+pub(crate) use steered::{hosts_cut_off, rolling};
 
 /// How many entities there are; the singleton is receiver 0.
 pub(crate) const ENTITIES: u64 = 12;
@@ -61,116 +66,17 @@ impl From<Question> for Order {
     }
 }
 
-/// What happened to messages, as somebody outside of all nodes sees it.
-#[derive(Clone, Default)]
-pub(crate) struct Book(Arc<Mutex<Entries>>);
-
-#[derive(Default)]
-struct Entries {
-    handled: BTreeSet<Id>,
-    /// The last that was told, by sender and receiver.
-    last: BTreeMap<(u64, u64), u64>,
-    wrong: Vec<String>,
-    /// One for each life of a node.
-    accounts: Vec<Account>,
-}
-
-#[derive(Default)]
-struct Account {
-    node: String,
-    told: BTreeSet<Id>,
-    answered: u64,
-    not_done: BTreeSet<Id>,
-    unknown: u64,
-    letters: u64,
-    /// Its process is gone, and with it what it knew.
-    is_gone: bool,
-}
-
-impl Book {
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn handle(&self, received: Received<Order>) -> Result<(), BoxError> {
-        let id = match received.message {
-            Order::Do(id) | Order::Answer(id) => id,
-            Order::Probe => return Ok(received.reply.answer::<Probe>(()).await?),
-        };
-        {
-            let mut entries = self.entries();
-            if !entries.handled.insert(id) {
-                entries.wrong.push(format!("{id:?} was handled twice"));
-            }
-            if !id.asked {
-                let before = entries.last.insert((id.sender, id.receiver), id.place);
-                if before.is_some_and(|before| before > id.place) {
-                    entries.wrong.push(format!("{before:?} was handled before {id:?}"));
-                }
-            }
-        }
-        if id.asked {
-            received.reply.answer::<Question>(id).await?;
-        }
-        Ok(())
-    }
-
-    /// What is wrong so far, whatever comes.
-    pub(crate) fn wrong(&self) -> Vec<String> {
-        let entries = self.entries();
-        let mut wrong = entries.wrong.clone();
-        for account in &entries.accounts {
-            if let Some(id) = account.not_done.intersection(&entries.handled).next() {
-                wrong.push(format!("{id:?} was said not to be done, and was handled"));
-            }
-        }
-        wrong
-    }
-
-    /// Messages that were lost and of which no dead letter told, with senders that still run.
-    pub(crate) fn lost_in_silence(&self) -> Vec<String> {
-        let entries = self.entries();
-        let mut wrong = Vec::new();
-        for account in entries.accounts.iter().filter(|account| !account.is_gone) {
-            let lost: Vec<&Id> = account.told.difference(&entries.handled).collect();
-            if lost.len() as u64 > account.letters {
-                wrong.push(format!(
-                    "{}: {} were lost and {} dead letters tell of it; the first: {:?}",
-                    account.node,
-                    lost.len(),
-                    account.letters,
-                    lost[0]
-                ));
-            }
-        }
-        wrong
-    }
-
-    pub(crate) fn totals(&self) -> String {
-        let entries = self.entries();
-        let told: usize = entries.accounts.iter().map(|it| it.told.len()).sum();
-        let answered: u64 = entries.accounts.iter().map(|it| it.answered).sum();
-        let unknown: u64 = entries.accounts.iter().map(|it| it.unknown).sum();
-        let letters: u64 = entries.accounts.iter().map(|it| it.letters).sum();
-        let handled = entries.handled.iter().filter(|id| !id.asked).count();
-        format!(
-            "told {told}, handled {handled}, dead letters {letters}; answered {answered}, unknown {unknown}"
-        )
-    }
-
-    pub(crate) fn answered(&self) -> u64 {
-        self.entries().accounts.iter().map(|it| it.answered).sum()
-    }
-
-    /// The process of this sender is gone.
-    fn gone(&self, sender: u64) {
-        self.entries().accounts[sender as usize].is_gone = true;
-    }
+/// How a service behaves that a schedule is to meet more often.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Habits {
+    /// The singleton fails now and then, and every other message is for it, of five times as many.
+    till_fails: bool,
 }
 
 struct Till {
     node: Node,
     book: Book,
+    habits: Habits,
     working: Option<Working>,
 }
 
@@ -193,6 +99,9 @@ impl Actor for Till {
         }
         if !hosted.is_held() {
             return Err("a fence refuses what a stopped process still does".into());
+        }
+        if self.habits.till_fails && self.node.random(0..500) == 0 {
+            return Err("it fails now and then".into());
         }
         self.book.handle(received).await
     }
@@ -263,6 +172,7 @@ impl Service {
     /// Joins, hosts, and sends from then on.
     pub(crate) async fn start(
         node: Node,
+        habits: Habits,
         book: Book,
         quiet: Arc<AtomicBool>,
     ) -> Result<Self, BoxError> {
@@ -273,7 +183,7 @@ impl Service {
         let till = cluster
             .singleton("till")
             .lease(store.lease("shop.till").ttl(TTL))
-            .start(move || Till { node: at.clone(), book: noted.clone(), working: None })?;
+            .start(move || Till { node: at.clone(), book: noted.clone(), habits, working: None })?;
         let (at, noted) = (node.clone(), book.clone());
         let carts = cluster
             .sharding("cart")
@@ -283,26 +193,27 @@ impl Service {
             .start(move |_| Cart { node: at.clone(), book: noted.clone(), working: None })?;
         let sender = {
             let mut entries = book.entries();
-            entries.accounts.push(Account { node: node.name(), ..Account::default() });
+            entries.accounts.push(Account::of(node.name()));
             entries.accounts.len() as u64 - 1
         };
         let mut letters = cluster.dead_letters();
         let counted = book.clone();
         tokio::spawn(async move {
             while let Some(letter) = letters.next().await {
-                counted.entries().accounts[sender as usize].letters += letter.count;
+                counted.entries().accounts[sender as usize].take_letter(&letter);
             }
         });
         let service = Self { cluster, till, carts, sender, book, quiet, _session: session };
         for asks in [false, true] {
-            tokio::spawn(service.talker(&node).talk(asks));
+            tokio::spawn(service.talker(&node, habits).talk(asks));
         }
         Ok(service)
     }
 
-    fn talker(&self, node: &Node) -> Talker {
+    fn talker(&self, node: &Node, habits: Habits) -> Talker {
         Talker {
             node: node.clone(),
+            habits,
             till: self.till.clone(),
             carts: self.carts.clone(),
             sender: self.sender,
@@ -320,6 +231,7 @@ impl Service {
 #[derive(Clone)]
 struct Talker {
     node: Node,
+    habits: Habits,
     till: Proxy<Order>,
     carts: Sharding<Order>,
     sender: u64,
@@ -328,14 +240,20 @@ struct Talker {
 }
 
 impl Talker {
-    /// Ten messages a second.
+    /// Ten messages a second; or five times as many, in bursts of three.
     async fn talk(self, asks: bool) {
+        let is_busy = self.habits.till_fails;
+        let (burst, pause) = if is_busy { (3, 60) } else { (1, 100) };
+        let mut receiver = 0;
         for place in 0.. {
-            sleep(Duration::from_millis(100)).await;
-            if self.quiet.load(Relaxed) {
-                return;
+            if place % burst == 0 {
+                sleep(Duration::from_millis(pause)).await;
+                if self.quiet.load(Relaxed) {
+                    return;
+                }
+                let to_till = is_busy && place / burst % 2 == 0;
+                receiver = if to_till { 0 } else { self.node.random(0..ENTITIES + 1) };
             }
-            let receiver = self.node.random(0..ENTITIES + 1);
             let id = Id { sender: self.sender, receiver, place, asked: asks };
             match asks {
                 true => drop(tokio::spawn(self.clone().ask(id))),
@@ -381,7 +299,7 @@ impl Talker {
 
 /// Faults for up to 50 s; then everything must work again.
 pub(crate) async fn five_nodes(world: World) {
-    let shop = Shop::open(world, 5).await;
+    let shop = Shop::open(world, 5, Habits::default()).await;
     shop.disturb(shop.world.random_millis(15_000..50_000)).await;
     shop.recover().await;
 }
@@ -395,11 +313,11 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
-    pub(crate) async fn open(world: World, count: usize) -> Self {
+    pub(crate) async fn open(world: World, count: usize, habits: Habits) -> Self {
         let (book, quiet) = (Book::default(), Arc::new(AtomicBool::new(false)));
         let (noted, silent) = (book.clone(), quiet.clone());
         let nodes = Nodes::start(&world, count, move |node| {
-            Service::start(node, noted.clone(), silent.clone())
+            Service::start(node, habits, noted.clone(), silent.clone())
         });
         nodes.until_all_started().await;
         Self { world, nodes, book, quiet }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tenure_lease::planted::{self, GlueBug};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
@@ -57,6 +58,9 @@ impl Messaging {
             Ok(sent) => sent?,
         }
         match timeout_at(deadline, outcome).await {
+            Err(_) if planted::has(GlueBug::NoAnswerIsNotDone) => {
+                Err(NotDone::NotSentWithin(time).into())
+            }
             Err(_) => Err(Unknown::NoAnswer(time).into()),
             // Not reached: whoever takes it out of the table says why.
             Ok(Err(_)) => Err(Unknown::Cut.into()),
@@ -157,7 +161,11 @@ impl Asks {
         let cut: Vec<_> = waiting.extract_if(|_, asked| is_cut(asked)).collect();
         drop(waiting);
         for (_, asked) in cut {
-            let _ = asked.end.send(Err(Unknown::Cut.into()));
+            let why = match planted::has(GlueBug::CutQuestionIsNotDone) {
+                true => NotDone::Full.into(),
+                false => Unknown::Cut.into(),
+            };
+            let _ = asked.end.send(Err(why));
         }
     }
 }
