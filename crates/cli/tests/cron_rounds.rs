@@ -1,5 +1,5 @@
 //! A slot each second on five machines, of which one is killed every three seconds and one stands still now and
-//! then, while the store goes away: every slot is accounted for, none is run twice without having been
+//! then, while the store goes away for as long as the ttl every four rounds: every slot is accounted for, none is run twice without having been
 //! interrupted, none is settled twice.
 //!
 //! `TENURE_CRON_SECONDS=1200` makes it twenty minutes. On stores that live on servers it runs with
@@ -7,12 +7,14 @@
 #![cfg(all(target_os = "linux", feature = "all-stores"))]
 #![allow(clippy::disallowed_methods)] // Real processes, real time.
 
+mod away;
 mod common;
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use away::{Directory, Network, Switch};
 use common::*;
 use serde_json::Value;
 
@@ -29,8 +31,41 @@ struct Place {
     name: &'static str,
     url: String,
     job: String,
-    /// A server of this test's own.
-    server: Option<Process>,
+    away: Away,
+}
+
+/// How a store goes away.
+enum Away {
+    /// A server of this test's own, which is stopped.
+    Server(Process),
+    /// The network to servers that other tests use as well.
+    Network(Switch),
+    Directory(Directory),
+}
+
+impl Away {
+    /// Nobody reaches the store for a while.
+    fn take_away(&self, outage: u64) {
+        let length = Duration::from_secs(4);
+        match self {
+            Self::Server(server) => {
+                server.signal(libc::SIGSTOP);
+                std::thread::sleep(length);
+                server.signal(libc::SIGCONT);
+            }
+            Self::Network(switch) => {
+                let hangs = outage.is_multiple_of(2);
+                switch.set(if hangs { Network::Hangs } else { Network::Closes });
+                std::thread::sleep(length);
+                switch.set(Network::Passes);
+            }
+            Self::Directory(directory) => {
+                directory.exchange();
+                std::thread::sleep(length);
+                directory.exchange();
+            }
+        }
+    }
 }
 
 impl Place {
@@ -38,7 +73,7 @@ impl Place {
         let mut machines: Vec<Process> = (0..5).map(|number| self.start(dir, number)).collect();
         let mut seen = Seen::default();
         let begun = Instant::now();
-        let (mut kills, mut stops, mut outages) = (0, 0, 0);
+        let (mut kills, mut stops, mut outages, mut restarts) = (0, 0, 0, 0);
         let mut round = 0_u64;
         while begun.elapsed() < Duration::from_secs(seconds) {
             round += 1;
@@ -64,13 +99,21 @@ impl Place {
                 machines[still].signal(libc::SIGCONT);
                 stops += 1;
             }
-            if round.is_multiple_of(4)
-                && let Some(server) = &self.server
-            {
-                server.signal(libc::SIGSTOP);
-                std::thread::sleep(Duration::from_secs(4));
-                server.signal(libc::SIGCONT);
+            if round.is_multiple_of(4) {
+                // One starts while the store goes away.
+                machines[victim].signal(libc::SIGKILL);
+                machines[victim].end(SOON);
+                machines[victim] = self.start(dir, victim);
+                self.away.take_away(outages);
+                kills += 1;
                 outages += 1;
+            }
+            // What gives up is started again, as a service manager does it.
+            for (number, machine) in machines.iter_mut().enumerate() {
+                if !machine.is_running() {
+                    *machine = self.start(dir, number);
+                    restarts += 1;
+                }
             }
             seen.look(self);
         }
@@ -88,7 +131,7 @@ impl Place {
         seen.look(self);
         let counts = seen.check(self, dir);
         println!(
-            "{}: {} s, {kills} kills, {stops} stops, {outages} outages: {counts}",
+            "{}: {} s, {kills} kills, {stops} stops, {outages} outages, {restarts} restarts: {counts}",
             self.name,
             begun.elapsed().as_secs()
         );
@@ -179,8 +222,8 @@ impl Seen {
     }
 }
 
-fn seconds(usual: u64) -> u64 {
-    std::env::var("TENURE_CRON_SECONDS").map_or(usual, |text| text.parse().unwrap())
+fn seconds() -> u64 {
+    std::env::var("TENURE_CRON_SECONDS").map_or(60, |text| text.parse().unwrap())
 }
 
 fn job() -> String {
@@ -190,8 +233,9 @@ fn job() -> String {
 #[test]
 fn file() {
     let dir = Dir::new("cron-rounds-file");
-    let place = Place { name: "file", url: dir.url(), job: job(), server: None };
-    place.rounds(&dir, seconds(40));
+    let away = Away::Directory(Directory(dir.join("leases")));
+    let place = Place { name: "file", url: dir.url(), job: job(), away };
+    place.rounds(&dir, seconds());
 }
 
 /// With a server of its own, which stands still now and then.
@@ -213,32 +257,46 @@ fn redis() {
     let server = Process::of(server);
     until("Redis", SOON, || std::net::TcpStream::connect(("127.0.0.1", port)).ok());
     let url = format!("redis://127.0.0.1:{port}/0");
-    let place = Place { name: "redis", url, job: job(), server: Some(server) };
-    place.rounds(&dir, seconds(40));
+    let place = Place { name: "redis", url, job: job(), away: Away::Server(server) };
+    place.rounds(&dir, seconds());
 }
 
-fn on_server(name: &'static str, variable: &str, url: impl Fn(String) -> String) {
-    let variable = format!("TENURE_TEST_{variable}");
-    let Ok(value) = std::env::var(&variable) else {
+/// The value of a variable that `scripts/servers` sets.
+fn server(variable: &str) -> Option<String> {
+    let value = std::env::var(variable).ok();
+    if value.is_none() {
         eprintln!("skipped: {variable} is not set; run it by: scripts/servers run -- cargo test …");
-        return;
-    };
+    }
+    value
+}
+
+fn on_server(name: &'static str, url: impl FnOnce(&Switch, &Dir) -> String) {
     let dir = Dir::new(&format!("cron-rounds-{name}"));
-    let place = Place { name, url: url(value), job: job(), server: None };
-    place.rounds(&dir, seconds(40));
+    let switch = Switch::default();
+    let url = url(&switch, &dir);
+    let place = Place { name, url, job: job(), away: Away::Network(switch) };
+    place.rounds(&dir, seconds());
 }
 
 #[test]
 fn etcd() {
-    on_server("etcd", "ETCD", |members| format!("etcd://{members}/tests/cron"));
+    let Some(members) = server("TENURE_TEST_ETCD") else { return };
+    on_server("etcd", |switch, _| format!("etcd://{}/tests/cron", switch.in_front_of(&members)));
 }
 
 #[test]
 fn postgres() {
-    on_server("postgres", "POSTGRES", |url| url);
+    let Some(url) = server("TENURE_TEST_POSTGRES") else { return };
+    on_server("postgres", |switch, _| switch.in_front_of(&url));
 }
 
 #[test]
 fn kubernetes() {
-    on_server("kubernetes", "KUBE_USER", |user| format!("k8s://tenure-test?kubeconfig={user}"));
+    let Some(user) = server("TENURE_TEST_KUBE_USER") else { return };
+    on_server("kubernetes", |switch, dir| {
+        let config = switch.in_front_of(&std::fs::read_to_string(user).unwrap());
+        let path = dir.join("kubeconfig");
+        std::fs::write(&path, config).unwrap();
+        format!("k8s://tenure-test?kubeconfig={}", path.display())
+    });
 }

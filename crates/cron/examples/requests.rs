@@ -11,6 +11,7 @@ use std::time::Duration;
 use tenure_cron::{Ledger, OrdersWatch, RunEnd, SlotRunner, StoreSchedule as _};
 use tenure_lease::backend::{
     Acquire, Acquired, Backend, Boxed, Release, Released, Renew, Renewed, StoreError, StoreInfo,
+    Watch,
 };
 use tenure_lease::{LeaseName, MemoryStore, Record, Store};
 
@@ -44,6 +45,10 @@ impl Backend for Counting {
     fn read(&self, names: Vec<LeaseName>) -> Boxed<'_, Result<Vec<Option<Record>>, StoreError>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.store.read(names)
+    }
+
+    fn watch(&self, name: &LeaseName) -> Option<Box<dyn Watch>> {
+        self.store.watch(name)
     }
 }
 

@@ -55,6 +55,9 @@ impl Job {
     /// Whether there is something to do now, for whoever holds the lease; otherwise when.
     pub fn outlook(&self, ledger: Option<&Ledger>, orders: &Orders, wall: WallTime) -> Outlook {
         let Some(ledger) = ledger else { return Outlook::Due };
+        if let Some(first) = self.unsettled_for_too_long(ledger, wall) {
+            return Outlook::ClockAhead(first);
+        }
         let observer = Writer { by: "", term: u64::MAX };
         let mut planned = ledger.clone();
         match self.plan(&mut planned, orders, wall, observer) {
@@ -80,6 +83,9 @@ impl Job {
         wall: WallTime,
         writer: Writer<'_>,
     ) -> Plan {
+        if self.unsettled_for_too_long(ledger, wall).is_some() {
+            return Plan::Rest(None);
+        }
         self.follow_schedule(ledger, wall, writer);
         let is_paused = orders.is_paused(&self.name);
         if is_paused && let Some(newest) = self.newest_due(ledger.cursor, wall) {
@@ -96,6 +102,20 @@ impl Job {
             Missed::All => self.plan_first_due(ledger, wall, writer),
             Missed::Once | Missed::Skip => self.plan_newest_due(ledger, wall, writer),
         }
+    }
+
+    /// The first slot that is not settled, if it was due longer ago than [`UNSETTLED_MAX`]. Then the clock is
+    /// probably wrong, and what is settled by it stays settled when the clock is right again: the job would not
+    /// be due for as long as the clock was ahead.
+    pub(crate) fn unsettled_for_too_long(&self, ledger: &Ledger, wall: WallTime) -> Option<Slot> {
+        if wall.since(WallTime::of(ledger.cursor)) <= UNSETTLED_MAX {
+            return None;
+        }
+        let first = match ledger.is_of(&self.schedule) {
+            true => self.schedule.next_after(ledger.cursor),
+            false => Schedule::parse(&ledger.at, &ledger.zone).ok()?.next_after(ledger.cursor),
+        };
+        first.filter(|first| wall.since(WallTime::of(*first)) > UNSETTLED_MAX)
     }
 
     /// Slots of a schedule that was replaced are settled: they are not due by the one that replaced it.
@@ -273,6 +293,8 @@ pub enum Outlook {
     Due,
     /// At this time of the wall clock; `None`: never, unless there is an order.
     NotBefore(Option<WallTime>),
+    /// Nothing by this clock: it is more than a year after this slot, the first that is not settled.
+    ClockAhead(Slot),
 }
 
 /// Who writes a ledger.
@@ -346,5 +368,8 @@ pub(crate) fn hash(name: &str, number: u64) -> u64 {
 /// How often an interrupted run of one slot is begun again. A command that takes its machine down would
 /// otherwise take down one after the other, for ever.
 const INTERRUPTED_MAX: u32 = 10;
+/// How far the clock may be after the first slot that is not settled. Machines that were off for months are no
+/// error; clocks that are wrong by themselves are wrong by years.
+const UNSETTLED_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// How many pairs of slots the jitter is compared with.
 const JITTER_CHECKED: u32 = 50;

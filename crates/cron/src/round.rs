@@ -339,6 +339,7 @@ impl JobRound {
         self.settle(ledger, settled(&open, outcome, Some(took), writer), events);
         if self.job.settings().overlap == Overlap::Skip
             && !open.behind
+            && self.job.unsettled_for_too_long(ledger, wall).is_none()
             && let Some(newest) = self.job.newest_due(ledger.cursor, wall)
         {
             self.observed(ledger, events, |job, ledger| {

@@ -2,10 +2,14 @@
 #![allow(clippy::disallowed_methods, reason = "real tasks, by real clocks")]
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tenure_cron::{Interrupted, Ledger, Missed, SlotId, StoreSchedule as _, change_orders};
-use tenure_lease::{MemoryStore, Store};
+use tenure_cron::{
+    Interrupted, Ledger, Missed, OpenSlot, OpenState, Schedule, Slot, SlotId, StoreSchedule as _,
+    change_orders,
+};
+use tenure_lease::backend::{Acquire, Acquired};
+use tenure_lease::{LeaseName, MemoryStore, Nonce, Owner, Settings, Store};
 use tokio::sync::{mpsc, watch};
 
 fn store() -> Store {
@@ -143,6 +147,55 @@ async fn a_paused_job_skips_its_slots() {
         ended = ran => panic!("{ended:?}"),
         ledger = skipped => assert_eq!(ledger.totals.sum(), ledger.totals.skipped),
     }
+}
+
+/// The holder died during its run. The record is free when its ttl is over, and is taken then: not at the next
+/// of some looks.
+#[tokio::test]
+async fn a_holder_that_died_is_succeeded_when_its_ttl_is_over() {
+    let store = store();
+    let ttl = Duration::from_secs(6);
+    let schedule = Schedule::parse("@every 1s", "UTC").unwrap();
+    let slot = Slot::from_unix(1_900_000_000);
+    let mut ledger = Ledger::new(&schedule, slot);
+    ledger.open = Some(OpenSlot {
+        slot: SlotId::At(slot),
+        attempt: 1,
+        interrupted: 0,
+        term: 1,
+        by: "died".into(),
+        claimed: slot,
+        state: OpenState::Running,
+        behind: false,
+    });
+    let died = Instant::now();
+    let acquired = store.backend().acquire(Acquire {
+        name: LeaseName::new("job").unwrap(),
+        claim: Nonce::random(),
+        owner: Owner::named("died"),
+        ttl,
+        session: None,
+        note: Some(ledger.to_bytes()),
+        create: true,
+        takeover: None,
+        expected: None,
+        above: 0,
+        unattended: false,
+    });
+    assert!(matches!(acquired.await, Ok(Acquired::Won { .. })));
+    // Looks every 2 s from here on would be at 1.9, 3.9, 5.9 and 7.9 s.
+    tokio::time::sleep(Duration::from_millis(1_900)).await;
+    let job = store.schedule("job").at("@every 1s").settings(Settings::new(ttl));
+    let (tell, mut told) = mpsc::channel(1);
+    tokio::select! {
+        ended = job.run(async |run| {
+            let _ = tell.try_send((run.slot(), run.attempt()));
+            Ok::<(), String>(())
+        }) => panic!("{ended:?}"),
+        told = told.recv() => assert_eq!(told, Some((SlotId::At(slot), 2))),
+    }
+    let after = died.elapsed();
+    assert!(after >= ttl && after < ttl + Duration::from_millis(1_500), "after {after:?}");
 }
 
 #[tokio::test]

@@ -210,6 +210,56 @@ fn a_clock_that_is_set_back_makes_nothing_due_again() {
 }
 
 #[test]
+fn a_clock_that_is_years_ahead_settles_nothing() {
+    let year = 365 * 86_400_000;
+    let job = job(JobSettings::default());
+    let outlook = |ledger: &Ledger, millis| {
+        job.outlook(Some(ledger), &Orders::default(), WallTime::from_millis(millis))
+    };
+    let first = Slot::from_unix(60);
+    assert_eq!(outlook(&ledger(), year), Outlook::Due, "machines may have been off for months");
+    assert_eq!(outlook(&ledger(), 2 * year), Outlook::ClockAhead(first));
+    for settings in [Missed::Once, Missed::All, Missed::Skip]
+        .map(|missed| JobSettings { missed, ..JobSettings::default() })
+    {
+        let mut round = Round::new(settings, Some(ledger()), 2 * year, TERM);
+        assert_eq!((round.poll(), round.core.rests_until()), (None, Some(None)));
+    }
+    // The schedule was changed, too.
+    let hourly = Schedule::parse("@hourly", "UTC").unwrap();
+    let hourly = Job::new("job", hourly, JobSettings::default()).unwrap();
+    let wall = WallTime::from_millis(2 * year);
+    let outlook = hourly.outlook(Some(&ledger()), &Orders::default(), wall);
+    assert_eq!(outlook, Outlook::ClockAhead(first));
+}
+
+/// A yearly job is due a year after its last slot, and one for leap days after eight.
+#[test]
+fn rare_slots_are_due_however_long_ago_the_last_one_was() {
+    let leap = Schedule::parse("0 3 29 2 *", "UTC").unwrap();
+    let job = Job::new("job", leap.clone(), JobSettings::default()).unwrap();
+    // From 2096 to 2104: 2100 is no leap year.
+    let last = leap.next_after(Slot::from_unix(3_976_214_400)).unwrap();
+    let next = leap.next_after(last).unwrap();
+    assert!(next.as_unix() - last.as_unix() > 8 * 365 * 86_400);
+    let ledger = Ledger::new(&leap, last);
+    let outlook = job.outlook(Some(&ledger), &Orders::default(), WallTime::of(next));
+    assert_eq!(outlook, Outlook::Due);
+}
+
+#[test]
+fn a_clock_that_is_set_years_ahead_during_a_run_settles_that_run_alone() {
+    let mut round = Round::new(JobSettings::default(), Some(ledger()), 61_000, TERM);
+    round.write();
+    round.start();
+    round.end(2 * 365 * 86_400_000, RunEnd::Exited(0));
+    let written = round.write();
+    assert_eq!(outcomes(&written), [(at(1), 1, SlotOutcome::Done)]);
+    assert_eq!(written.cursor, Slot::from_unix(60));
+    assert_eq!((round.poll(), round.core.rests_until()), (None, Some(None)));
+}
+
+#[test]
 fn a_failure_is_retried_after_a_pause_that_doubles() {
     let settings =
         JobSettings { retries: 2, backoff: Duration::from_secs(5), ..JobSettings::default() };

@@ -310,7 +310,7 @@ impl World {
                 let stagger = self.random.below(1_200) as Time;
                 self.look_in(index, delay.max(1) + stagger);
             }
-            Outlook::NotBefore(None) => self.look_in(index, 60_000),
+            Outlook::NotBefore(None) | Outlook::ClockAhead(_) => self.look_in(index, 60_000),
         }
     }
 
