@@ -12,7 +12,7 @@ use tenure_lease::{Loss, Session, Token};
 
 use crate::Shard;
 use crate::hosted_guard::{GuardCount, HostedGuard};
-use crate::id::EntityId;
+use crate::id::IdText;
 
 /// What goes wrong in an entity: anything.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -144,7 +144,7 @@ impl fmt::Display for StopReason {
 /// An entity's proof that its shard is here, for as long as it lasts.
 pub struct Hosted {
     shard: Arc<HostedShard>,
-    id: EntityId,
+    id: IdText,
     passivate: AtomicBool,
     /// The last call of the entity kept the thread for long, so that the next one goes into a task of its
     /// own at once. It is here since it takes no room here.
@@ -152,7 +152,7 @@ pub struct Hosted {
 }
 
 impl Hosted {
-    pub(crate) fn new(shard: Arc<HostedShard>, id: EntityId) -> Self {
+    pub(crate) fn new(shard: Arc<HostedShard>, id: IdText) -> Self {
         let (passivate, slow) = (AtomicBool::new(false), AtomicBool::new(false));
         Self { shard, id, passivate, slow }
     }
@@ -202,14 +202,17 @@ impl Hosted {
         HostedGuard::new(self.shard.clone(), self.id.clone())
     }
 
+    #[inline]
     pub(crate) fn is_passivated(&self) -> bool {
         self.passivate.load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn set_slow(&self, slow: bool) {
         self.slow.store(slow, Ordering::Relaxed);
     }

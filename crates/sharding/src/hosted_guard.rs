@@ -8,7 +8,7 @@ use tenure_cluster::Cluster;
 use tenure_lease::Token;
 
 use crate::entity::HostedShard;
-use crate::id::EntityId;
+use crate::id::IdText;
 use crate::{Shard, StopReason};
 
 /// What an entity gives to work that it starts beside its messages ([`Hosted::guard`]).
@@ -46,11 +46,11 @@ use crate::{Shard, StopReason};
 #[must_use = "the shard can go as soon as it is dropped"]
 pub struct HostedGuard {
     shard: Arc<HostedShard>,
-    id: EntityId,
+    id: IdText,
 }
 
 impl HostedGuard {
-    pub(crate) fn new(shard: Arc<HostedShard>, id: EntityId) -> Self {
+    pub(crate) fn new(shard: Arc<HostedShard>, id: IdText) -> Self {
         shard.guards.count.fetch_add(1, SeqCst);
         Self { shard, id }
     }

@@ -1,3 +1,4 @@
+use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, LazyLock};
@@ -22,15 +23,23 @@ fn shard_of_bytes(id: &[u8], shards: u32) -> Shard {
     Shard((hash % u64::from(shards.max(1))) as u32)
 }
 
-/// What an entity is called, with a hash of it that is made once. That hash is random in each
-/// process, so that nobody can choose ids that collide.
+/// What an entity is called, with a hash of it that is made once.
 #[derive(Clone)]
 pub(crate) struct EntityId {
-    hash: u64,
-    text: Text,
+    hash: IdHash,
+    text: IdText,
 }
 
-/// Most are short: then there is nothing that threads share, and nothing to look up elsewhere.
+/// The hash of an id, random in each process, so that nobody can choose ids that collide. Tables of ids
+/// find an id by it, too: two ids of one process hardly ever have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct IdHash(u64);
+
+/// An id without its hash. Most are short: then there is nothing that threads share, and nothing to look
+/// up elsewhere.
+#[derive(Clone)]
+pub(crate) struct IdText(Text);
+
 #[derive(Clone)]
 enum Text {
     Short { len: u8, bytes: [u8; SHORT] },
@@ -40,7 +49,7 @@ enum Text {
 impl EntityId {
     pub(crate) fn new(text: &str) -> Self {
         static RANDOM: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        let hash = RANDOM.hash_one(text);
+        let hash = IdHash(RANDOM.hash_one(text));
         let mut bytes = [0; SHORT];
         let text = match bytes.get_mut(..text.len()) {
             Some(place) => {
@@ -49,26 +58,28 @@ impl EntityId {
             }
             None => Text::Long(text.into()),
         };
-        Self { hash, text }
+        Self { hash, text: IdText(text) }
+    }
+
+    pub(crate) fn id_hash(&self) -> IdHash {
+        self.hash
+    }
+
+    pub(crate) fn text(&self) -> &IdText {
+        &self.text
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        match &self.text {
-            // It was made from one.
-            Text::Short { .. } => std::str::from_utf8(self.as_bytes()).unwrap_or_default(),
-            Text::Long(text) => text,
-        }
+        self.text.as_str()
     }
 
     #[inline]
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        match &self.text {
-            Text::Short { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
-            Text::Long(text) => text.as_bytes(),
-        }
+        self.text.as_bytes()
     }
 
     /// Whether it can be one.
+    #[inline]
     pub(crate) fn is_valid(&self) -> bool {
         (1..=ID_MAX).contains(&self.as_bytes().len())
     }
@@ -78,6 +89,24 @@ impl EntityId {
         match &settings.shard_key {
             Some(key) => key.shard_of_bytes(self.as_bytes(), settings.shards),
             None => shard_of_bytes(self.as_bytes(), settings.shards),
+        }
+    }
+}
+
+impl IdText {
+    pub(crate) fn as_str(&self) -> &str {
+        match &self.0 {
+            // It was made from one.
+            Text::Short { .. } => std::str::from_utf8(self.as_bytes()).unwrap_or_default(),
+            Text::Long(text) => text,
+        }
+    }
+
+    #[inline]
+    fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Text::Short { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
+            Text::Long(text) => text.as_bytes(),
         }
     }
 }
@@ -92,7 +121,19 @@ impl Eq for EntityId {}
 
 impl Hash for EntityId {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
+        self.hash.hash(state);
+    }
+}
+
+impl Hash for IdHash {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0);
+    }
+}
+
+impl Borrow<IdHash> for EntityId {
+    fn borrow(&self) -> &IdHash {
+        &self.hash
     }
 }
 
@@ -103,6 +144,12 @@ impl fmt::Display for EntityId {
 }
 
 impl fmt::Debug for EntityId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+impl fmt::Debug for IdText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.as_str(), f)
     }

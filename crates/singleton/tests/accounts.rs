@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tenure_cluster::messaging::{Lost, Received};
+use tenure_cluster::messaging::{Ask, Lost, Received};
 use tenure_cluster::{Address, Cluster, Status};
 use tenure_lease::{LeaseName, MemoryStore, Store};
 use tenure_singleton::{Actor, BoxError, Hosted, Proxy, Settings, Singletons as _};
@@ -20,6 +20,19 @@ enum Message {
     Number(u64),
     Fail,
     Panic,
+    Handled,
+}
+
+struct Handled;
+
+impl Ask for Handled {
+    type Reply = u64;
+}
+
+impl From<Handled> for Message {
+    fn from(_: Handled) -> Self {
+        Self::Handled
+    }
 }
 
 /// Counts what all instances have handled.
@@ -51,6 +64,10 @@ impl Actor for Counter {
                 self.numbers.lock().unwrap().push(number);
                 self.handled.fetch_add(1, SeqCst);
                 Ok(())
+            }
+            Message::Handled => {
+                let handled = self.handled.load(SeqCst);
+                Ok(received.reply.answer::<Handled>(handled).await?)
             }
             Message::Fail => Err("as it was told".into()),
             Message::Panic => panic!("as it was told"),
@@ -186,6 +203,15 @@ async fn what_is_told_while_it_starts_waits() {
 }
 
 #[tokio::test]
+async fn a_question_behind_more_messages_than_there_is_room_for_is_answered() {
+    let mut world = World::new(Duration::from_millis(400), Duration::ZERO).await;
+    world.tell_adds(3 * ROOM).await;
+    let handled = world.proxy.ask(Handled).within(Duration::from_secs(20)).await;
+    assert_eq!(handled, Ok(world.told));
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_message_that_fails_costs_itself_alone() {
     for bad in [Message::Fail, Message::Panic] {
         let mut world = World::new(Duration::ZERO, Duration::ZERO).await;
@@ -258,3 +284,5 @@ async fn a_host_that_hands_over_under_load_loses_nothing() {
 }
 
 const LEASE: &str = "shop.counter";
+/// How many messages an inbox has room for.
+const ROOM: usize = 4096;

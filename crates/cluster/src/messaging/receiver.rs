@@ -260,6 +260,7 @@ impl From<Origin> for Reply {
 
 impl Reply {
     /// Of what was told: nobody waits.
+    #[inline]
     pub fn nobody() -> Self {
         Self::told(None)
     }
@@ -274,6 +275,7 @@ impl Reply {
     }
 
     /// Whether somebody asked.
+    #[inline]
     pub fn is_wanted(&self) -> bool {
         self.asker().is_some_and(|asker| asker.ask & wire::RECEIPT == 0)
     }
@@ -285,6 +287,7 @@ impl Reply {
     }
 
     /// The node of whoever asked, or told; `None` if it was told on this one.
+    #[inline]
     pub fn node(&self) -> Option<&Node> {
         match &self.0 {
             ReplyTo::Told(origin) => origin.node(),
@@ -348,13 +351,19 @@ impl Reply {
 }
 
 impl Drop for Reply {
+    #[inline]
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.0, ReplyTo::Told(Origin::default())) {
-            ReplyTo::Told(origin) => origin.settle(),
-            ReplyTo::Asked(asker) => {
-                asker.messaging.back(&asker.node, Back::Unanswered { ask: asker.ask });
-            }
+        match &mut self.0 {
+            ReplyTo::Told(origin) => std::mem::take(origin).settle(),
+            ReplyTo::Asked(asker) => asker.tell_unanswered(),
         }
+    }
+}
+
+impl Asker {
+    #[cold]
+    fn tell_unanswered(&self) {
+        self.messaging.back(&self.node, Back::Unanswered { ask: self.ask });
     }
 }
 

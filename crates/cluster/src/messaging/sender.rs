@@ -8,7 +8,7 @@ use super::driver::Route;
 use super::message::{append, encode};
 use super::wire::{self, TELL, TRY};
 use super::{Ask, AskError, DeadLetters, Expects, Message, Messaging, NotDone};
-use crate::transport::DataLane;
+use crate::transport::{DataLane, SendError};
 use crate::{Cluster, Node};
 
 impl Cluster {
@@ -103,16 +103,12 @@ impl<M: Message> Sender<M> {
         }
     }
 
-    /// As [`tell`](Self::tell), but a message that was not sent comes back with the error, to be sent
-    /// elsewhere, unless its receiver is on this node.
-    pub async fn tell_or_back(&self, message: M) -> Result<(), (NotDone, Option<M>)> {
-        let mut place = Some(message);
-        self.tell_from(&mut place).await.map_err(|why| (why, place))
-    }
-
     /// As [`tell`](Self::tell), for a message that may go elsewhere instead: it is taken from its place
     /// when it is sent. While this waits, and if the future is dropped, it stays there.
     pub async fn tell_from(&self, place: &mut Option<M>) -> Result<(), NotDone> {
+        if self.try_tell_from(place)? {
+            return Ok(());
+        }
         if self.messaging.is_held(&self.node, &self.name) {
             self.messaging.released(&self.node, &self.name).await;
         }
@@ -143,6 +139,25 @@ impl<M: Message> Sender<M> {
         sent.map_err(|error| NotDone::from_send(error, failed))?;
         *place = None;
         Ok(())
+    }
+
+    /// As [`tell_from`](Self::tell_from), but only if that need not wait; whether it was sent. It never is to
+    /// a receiver on this node, nor before anything else was sent.
+    #[inline]
+    pub fn try_tell_from(&self, place: &mut Option<M>) -> Result<bool, NotDone> {
+        let is_held = self.messaging.is_held(&self.node, &self.name);
+        let lane = self.open_lane().filter(|_| !is_held);
+        let (Some(lane), Some(message)) = (lane, place.as_ref()) else { return Ok(false) };
+        let mut failed = None;
+        let head = |out: &mut Vec<u8>| wire::put_to(out, TELL, self.name.as_bytes());
+        match lane.try_send_with(|out| append(&mut failed, message, head, out)) {
+            Ok(()) => {
+                *place = None;
+                Ok(true)
+            }
+            Err(SendError::Full) => Ok(false),
+            Err(error) => Err(NotDone::from_send(error, failed)),
+        }
     }
 
     /// Sends a message if there is room for it, both on the way and in the receiver's mailbox: if

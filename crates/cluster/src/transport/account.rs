@@ -26,6 +26,7 @@ impl SenderAccount {
     }
 
     /// Who sent them.
+    #[inline]
     pub fn node(&self) -> &Node {
         &self.node
     }

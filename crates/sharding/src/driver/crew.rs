@@ -19,6 +19,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::resume_unwind;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -43,7 +44,7 @@ use super::run::{Caller, Factory, Outcome, Run, Told};
 use super::shard::{ShardState, unfinished};
 use super::turn::Turn;
 use crate::entity::HostedShard;
-use crate::id::EntityId;
+use crate::id::{EntityId, IdHash};
 use crate::{Entity, Shard, StopReason};
 
 /// What a shard is told when it has to stop.
@@ -215,7 +216,8 @@ impl<E: Entity> Shards<E> {
         // How often it looks again before it sleeps: to be woken costs whoever sends more.
         let mut awake = 0;
         let mut handled = 0;
-        let began = Instant::now();
+        // One for all turns: most often the next one waits until the same moment.
+        let mut alarm = pin!(tokio::time::sleep_until(Instant::now()));
         loop {
             if self.ahead.is_empty() {
                 let count = self.inlet.queue.take(&mut self.ahead, awake == 0);
@@ -242,6 +244,9 @@ impl<E: Entity> Shards<E> {
             // Before it may sleep.
             self.common.tally.entities(self.common.live);
             let wake = self.next_wake();
+            if let Some(at) = wake.filter(|at| *at != alarm.deadline()) {
+                alarm.as_mut().reset(at);
+            }
             self.common.turn = Turn::default();
             tokio::select! {
                 biased;
@@ -265,7 +270,7 @@ impl<E: Entity> Shards<E> {
                 () = std::future::ready(()), if !self.ahead.is_empty() => handled += self.go_on(),
                 () = tokio::task::yield_now(), if awake > 0 => awake -= 1,
                 () = self.inlet.queue.filled(), if awake == 0 => {}
-                () = tokio::time::sleep_until(wake.unwrap_or(began)), if wake.is_some() => {}
+                () = &mut alarm, if wake.is_some() => {}
             }
         }
     }
@@ -463,7 +468,7 @@ impl<E: Entity> Shards<E> {
         while !self.common.turn.was_over()
             && let Some((shard, id, stamp)) = self.common.idle.due()
         {
-            passivate(&mut self.common, &mut self.shards, shard, &id, stamp);
+            passivate(&mut self.common, &mut self.shards, shard, id, stamp);
         }
         self.admit();
     }
@@ -515,7 +520,7 @@ fn receive<E: Entity>(
 fn make_room<E: Entity>(common: &mut Common<E>, shards: &mut [Option<Box<ShardState<E>>>]) {
     while common.idle.needs_room(common.live) {
         let Some((shard, id, stamp)) = common.idle.oldest() else { return };
-        if !passivate(common, shards, shard, &id, stamp) && common.idle.is_now(stamp) {
+        if !passivate(common, shards, shard, id, stamp) && common.idle.is_now(stamp) {
             return; // All are at work.
         }
     }
@@ -526,7 +531,7 @@ fn passivate<E: Entity>(
     common: &mut Common<E>,
     shards: &mut [Option<Box<ShardState<E>>>],
     shard: Shard,
-    id: &EntityId,
+    id: IdHash,
     stamp: u64,
 ) -> bool {
     match shards.get_mut(shard.0 as usize) {

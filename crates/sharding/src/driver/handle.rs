@@ -168,8 +168,13 @@ impl<M: Message> EntityRef<M> {
         loop {
             item = match self.shared.routes.send(self.shard, item).await {
                 Sent::Done => return Ok(()),
-                Sent::There(peer, late, item) => {
-                    let back = self.shared.tell_there(self.shard, &peer, item).await?;
+                Sent::There(peer, late, Item { id, message, .. }) => {
+                    let mut frame = Some(Frame::Forward(id, message));
+                    if let Ok(true) = peer.tell.try_tell_from(&mut frame) {
+                        return Ok(());
+                    }
+                    // Boxed, as what waits in `Routes::send` is.
+                    let back = Box::pin(self.shared.tell_there(self.shard, &peer, frame)).await?;
                     drop(late);
                     match back {
                         None => return Ok(()),
@@ -177,7 +182,7 @@ impl<M: Message> EntityRef<M> {
                     }
                 }
                 Sent::Slow(ticket, item) => {
-                    return self.shared.tell_slow(self.shard, ticket, item).await;
+                    return Box::pin(self.shared.tell_slow(self.shard, ticket, item)).await;
                 }
             }
         }
@@ -226,16 +231,14 @@ impl<M: Message> Shared<M> {
             && self.is_stopped.swap(false, Ordering::AcqRel)
     }
 
-    /// Sends a message to the node where its shard is. It comes back if the shard has moved before there
-    /// was room for it on the way.
+    /// Sends a message to the node where its shard is, as soon as there is room for it on the way. It comes
+    /// back if the shard has moved before that.
     async fn tell_there(
         &self,
         shard: Shard,
         peer: &Peer<M>,
-        item: Item<M>,
+        mut frame: Option<Frame<M>>,
     ) -> Result<Option<Item<M>>, NotDone> {
-        let Item { id, message, .. } = item;
-        let mut frame = Some(Frame::Forward(id, message));
         let told = tokio::select! {
             biased;
             told = peer.tell.tell_from(&mut frame) => Some(told),

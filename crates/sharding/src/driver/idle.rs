@@ -4,7 +4,7 @@
 //! it was entered. Use only changes the stamp; what comes out of the heap too early is entered
 //! again. So a message costs nothing but the stamp.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use tenure_lease::Token;
 
-use crate::id::EntityId;
+use crate::id::{EntityId, IdHash};
 use crate::{Settings, Shard};
 
 pub(super) struct Idle {
@@ -28,10 +28,27 @@ pub(super) struct Idle {
     waiting: VecDeque<(Shard, Token, EntityId)>,
 }
 
+/// There is one for each entity, most of which do nothing: so it is small.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
-    stamp: u64,
-    shard: Shard,
-    id: EntityId,
+    /// The stamp, below 2^48, and in the lowest 16 bits the shard, whose number is below 2^16.
+    stamp_and_shard: u64,
+    id: IdHash,
+}
+
+impl Entry {
+    fn new(stamp: u64, shard: Shard, id: IdHash) -> Self {
+        Self { stamp_and_shard: stamp << SHARD_BITS | u64::from(shard.0), id }
+    }
+
+    fn stamp(&self) -> u64 {
+        self.stamp_and_shard >> SHARD_BITS
+    }
+
+    fn parts(&self) -> (Shard, IdHash, u64) {
+        let shard = self.stamp_and_shard & ((1 << SHARD_BITS) - 1);
+        (Shard(shard as u32), self.id, self.stamp())
+    }
 }
 
 impl Idle {
@@ -54,7 +71,7 @@ impl Idle {
     /// Looks at the clock, if anybody cares.
     pub(super) fn look(&mut self) {
         if self.is_on() {
-            self.now = self.began.elapsed().as_micros() as u64;
+            self.now = self.began.elapsed().as_micros().min(STAMP_MAX.into()) as u64;
         }
     }
 
@@ -69,9 +86,9 @@ impl Idle {
     }
 
     /// An entity is there, or was used since the stamp that came out.
-    pub(super) fn enter(&mut self, shard: Shard, id: &EntityId, stamp: u64) {
+    pub(super) fn enter(&mut self, shard: Shard, id: IdHash, stamp: u64) {
         if self.is_on() {
-            self.heap.push(Reverse(Entry { stamp, shard, id: id.clone() }));
+            self.heap.push(Reverse(Entry::new(stamp, shard, id)));
         }
     }
 
@@ -85,27 +102,30 @@ impl Idle {
         self.most.is_some_and(|most| live + self.waiting.len() >= most + self.going)
     }
 
-    pub(super) fn oldest(&mut self) -> Option<(Shard, EntityId, u64)> {
-        self.heap.pop().map(|Reverse(Entry { stamp, shard, id })| (shard, id, stamp))
+    pub(super) fn oldest(&mut self) -> Option<(Shard, IdHash, u64)> {
+        self.heap.pop().map(|Reverse(entry)| entry.parts())
     }
 
     /// Forgets those that are no more, once they are many: who goes by itself leaves its entry behind.
-    pub(super) fn forget(&mut self, live: usize, is_there: impl Fn(Shard, &EntityId, u64) -> bool) {
+    pub(super) fn forget(&mut self, live: usize, is_there: impl Fn(Shard, IdHash, u64) -> bool) {
         if self.heap.len() > 2 * live + SPARE {
-            self.heap.retain(|Reverse(Entry { stamp, shard, id })| is_there(*shard, id, *stamp));
+            self.heap.retain(|Reverse(entry)| {
+                let (shard, id, stamp) = entry.parts();
+                is_there(shard, id, stamp)
+            });
         }
     }
 
     /// The next one that may have been idle for too long.
-    pub(super) fn due(&mut self) -> Option<(Shard, EntityId, u64)> {
+    pub(super) fn due(&mut self) -> Option<(Shard, IdHash, u64)> {
         let after = self.after?.as_micros() as u64;
         let Reverse(first) = self.heap.peek()?;
-        if first.stamp + after > self.now { None } else { self.oldest() }
+        if first.stamp() + after > self.now { None } else { self.oldest() }
     }
 
     pub(super) fn next(&self) -> Option<Instant> {
         let Reverse(first) = self.heap.peek()?;
-        Some(self.began + Duration::from_micros(first.stamp + 1) + self.after?)
+        Some(self.began + Duration::from_micros(first.stamp() + 1) + self.after?)
     }
 
     /// One begins to go.
@@ -141,26 +161,10 @@ impl Idle {
 const SPARE: usize = 1024;
 /// Longer is as good as never; and can be added to any moment.
 const LONGEST: Duration = Duration::from_secs(1 << 32);
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.stamp == other.stamp
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.stamp.cmp(&other.stamp)
-    }
-}
+/// As many as the number of a shard may have.
+const SHARD_BITS: u32 = u16::BITS;
+/// In microseconds: more than eight years. After that all are as old as each other.
+const STAMP_MAX: u64 = u64::MAX >> SHARD_BITS;
 
 #[cfg(test)]
 mod tests {
@@ -177,7 +181,7 @@ mod tests {
     fn who_is_no_more_is_forgotten() {
         let mut idle = idle(|it| it.entities_max = Some(1_000_000));
         for number in 0..10_000 {
-            idle.enter(Shard(0), &EntityId::new(&number.to_string()), number);
+            idle.enter(Shard(0), EntityId::new(&number.to_string()).id_hash(), number);
         }
         idle.forget(1, |_, _, stamp| stamp == 7);
         assert_eq!(idle.oldest().map(|(_, _, stamp)| stamp), Some(7));
@@ -185,9 +189,16 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_is_small_and_has_all_of_its_parts() {
+        let (shard, id) = (Shard(u32::from(u16::MAX)), EntityId::new("a").id_hash());
+        assert_eq!(Entry::new(STAMP_MAX, shard, id).parts(), (shard, id, STAMP_MAX));
+        assert_eq!(size_of::<Entry>(), 16);
+    }
+
+    #[test]
     fn any_time_will_do() {
         let mut idle = idle(|it| it.passivate_after = Some(Duration::MAX));
-        idle.enter(Shard(0), &EntityId::new("a"), u64::from(u32::MAX));
+        idle.enter(Shard(0), EntityId::new("a").id_hash(), u64::from(u32::MAX));
         assert!(idle.next().is_some_and(|at| at > Instant::now()));
         assert!(idle.due().is_none());
     }

@@ -148,15 +148,7 @@ pub(super) async fn receive<M: Message>(
             Ok(()) = changes.changed(), if !arrivals.parked.is_empty() => arrivals.unpark(),
             count = inbox.recv_many(&mut batch, BATCH) => match count {
                 0 => return,
-                _ => {
-                    let take = |received: Received<Frame<M>>| {
-                        if let Frame::Return(..) = &received.message {
-                            inbox.take_back(&received.from);
-                        }
-                        alone(|| arrivals.take(received))
-                    };
-                    batch.drain(..).filter_map(take).collect()
-                }
+                _ => arrivals.take_all(&inbox, &mut batch),
             },
         };
         for event in events {
@@ -185,6 +177,24 @@ struct Arrivals<M> {
 }
 
 impl<M: Message> Arrivals<M> {
+    /// What control is to do about messages.
+    fn take_all(
+        &mut self,
+        inbox: &Receiver<Frame<M>>,
+        batch: &mut Vec<Received<Frame<M>>>,
+    ) -> Vec<Event<M>> {
+        let (mut events, mut rest) = (Vec::new(), batch.drain(..));
+        each_alone(|| {
+            for received in &mut rest {
+                if let Frame::Return(..) = &received.message {
+                    inbox.take_back(&received.from);
+                }
+                events.extend(self.take(received));
+            }
+        });
+        events
+    }
+
     /// What control is to do about a message.
     fn take(&mut self, received: Received<Frame<M>>) -> Option<Event<M>> {
         let Received { message: frame, from, mut reply } = received;
@@ -252,20 +262,22 @@ impl<M: Message> Arrivals<M> {
             if planted::has(GlueBug::ParkedMessagesLost) {
                 continue;
             }
-            while let Some(item) = items.pop_front() {
-                events.extend(alone(|| self.arrive(item)));
-            }
+            each_alone(|| {
+                while let Some(item) = items.pop_front() {
+                    events.extend(self.arrive(item));
+                }
+            });
         }
         events
     }
 }
 
-/// A panic of what users wrote, such as of a message when it is dropped, costs that message alone.
-fn alone<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+/// Takes messages one by one until there are no more. A panic of what users wrote, such as of a message when
+/// it is dropped, costs that message alone: `take` is called again for those after it.
+fn each_alone(mut take: impl FnMut()) {
+    while catch_unwind(AssertUnwindSafe(&mut take)).is_err() {
         tracing::error!("a message of another node has panicked, and is lost");
-        None
-    })
+    }
 }
 
 /// A message for a shard that is not here.
@@ -305,10 +317,12 @@ pub(super) async fn receive_numbered<M: Message>(
         let shard = id.shard(&shared.settings);
         let back = Some(Box::new(Back::Numbered(delivery)));
         let item = Item { id, from: Origin::default(), message, back };
-        // If it is not here, it is dropped: not done, it comes again.
-        alone(|| {
-            drop(shared.routes.arrive(shard, item, shared.settings.buffer_messages));
-            None::<()>
+        let mut item = Some(item);
+        each_alone(|| {
+            if let Some(item) = item.take() {
+                // If it is not here, it is dropped: not done, it comes again.
+                drop(shared.routes.arrive(shard, item, shared.settings.buffer_messages));
+            }
         });
     }
 }

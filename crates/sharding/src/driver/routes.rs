@@ -226,7 +226,8 @@ impl<M: Message> Routes<M> {
         loop {
             item = match self.pick(shard, item) {
                 Picked::Done => return Sent::Done,
-                Picked::Full(queue, item) => match self.room(shard, queue, item).await {
+                // Boxed: what is seldom waited for would make the future of each message large.
+                Picked::Full(queue, item) => match Box::pin(self.room(shard, queue, item)).await {
                     None => return Sent::Done,
                     Some(item) => item,
                 },
@@ -236,7 +237,7 @@ impl<M: Message> Routes<M> {
                 }
                 Picked::Slow(item) => return Sent::Slow(self.ticket(shard), item),
                 Picked::Wait(item) => {
-                    self.settled(shard).await;
+                    Box::pin(self.settled(shard)).await;
                     item
                 }
             }

@@ -272,11 +272,14 @@ async fn start<E: Entity>(mut cell: Box<Cell<E>>) -> Left<E> {
 
 async fn receive<E: Entity>(mut cell: Box<Cell<E>>, mut received: Received<E::Message>) -> Left<E> {
     let Cell { entity, hosted } = &mut *cell;
-    // Dropped on the way, it says that nobody knows whether this was done.
-    let receipt = received.reply.take_receipt();
-    entity.receive(received, hosted).await?;
-    if let Some(receipt) = receipt {
-        receipt.handled();
+    match received.reply.take_receipt() {
+        None => entity.receive(received, hosted).await?,
+        // Boxed: few have one, and it would make each call larger. Dropped on the way, it says that nobody
+        // knows whether this was done.
+        Some(receipt) => {
+            Box::pin(entity.receive(received, hosted)).await?;
+            receipt.handled();
+        }
     }
     Ok(Some(cell))
 }

@@ -23,7 +23,7 @@ use super::run::{Cell, Outcome, Run, Told, discard, make};
 use super::turn::LONG;
 use super::unbegun::Unbegun;
 use crate::entity::HostedShard;
-use crate::id::{EntityId, Hashed};
+use crate::id::{EntityId, Hashed, IdHash};
 use crate::{BoxError, Entity, Hosted, Shard, StopReason, telemetry};
 use stop::Stopping;
 
@@ -101,8 +101,8 @@ impl<E: Entity> ShardState<E> {
     }
 
     /// Whether this is the entry of an entity that is here.
-    pub(super) fn entered(&self, id: &EntityId, stamp: u64) -> bool {
-        self.entities.get(id).is_some_and(|slot| slot.entered == stamp)
+    pub(super) fn entered(&self, id: IdHash, stamp: u64) -> bool {
+        self.entities.get(&id).is_some_and(|slot| slot.entered == stamp)
     }
 
     pub(super) fn knows(&self, id: &EntityId) -> bool {
@@ -231,9 +231,9 @@ impl<E: Entity> ShardState<E> {
         common.live += 1;
         if let Some(slot) = self.entities.get_mut(&id) {
             (slot.used, slot.entered) = (common.idle.stamp(), common.idle.stamp());
-            common.idle.enter(self.hosted.shard, &id, slot.entered);
+            common.idle.enter(self.hosted.shard, id.id_hash(), slot.entered);
         }
-        let hosted = Hosted::new(self.hosted.clone(), id.clone());
+        let hosted = Hosted::new(self.hosted.clone(), id.text().clone());
         match make(&*common.make, hosted) {
             Ok(cell) => self.go_on(Run::start(id, cell), common),
             Err(error) => self.ended(Outcome { id, result: Err(error) }, common),
@@ -338,8 +338,8 @@ impl<E: Entity> ShardState<E> {
     }
 
     /// Stops an entity that has not been used since this stamp; whether it goes.
-    pub(super) fn passivate(&mut self, id: &EntityId, stamp: u64, common: &mut Common<E>) -> bool {
-        let Some(slot) = self.entities.get_mut(id) else { return true };
+    pub(super) fn passivate(&mut self, id: IdHash, stamp: u64, common: &mut Common<E>) -> bool {
+        let Some(slot) = self.entities.get_mut(&id) else { return true };
         if slot.entered != stamp || self.stopping.is_some() {
             return true; // Another entry stands for it.
         }
@@ -350,7 +350,8 @@ impl<E: Entity> ShardState<E> {
             return false;
         };
         cell.hosted.passivate();
-        self.ended(Outcome { id: id.clone(), result: Ok(Some(cell)) }, common);
+        let id = EntityId::new(cell.hosted.id());
+        self.ended(Outcome { id, result: Ok(Some(cell)) }, common);
         true
     }
 
@@ -555,6 +556,7 @@ fn call<E: Entity>(
 }
 
 /// Has an entity receive a message: at once if that may be and is not expected to take long.
+#[inline]
 fn begin<E: Entity>(
     common: &mut Common<E>,
     id: EntityId,

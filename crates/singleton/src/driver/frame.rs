@@ -19,8 +19,8 @@ impl<M: Message> Message for Frame<M> {
             Self::Message { proxy, .. } => (MESSAGE, proxy),
             Self::Mark { proxy } => (MARK, proxy),
         };
-        out.push(kind);
-        out.extend_from_slice(&proxy.to_le_bytes());
+        let [a, b, c, d] = proxy.to_le_bytes();
+        out.extend_from_slice(&[kind, a, b, c, d]);
         match self {
             Self::Message { message, .. } => message.encode(out),
             Self::Mark { .. } => Ok(()),

@@ -43,6 +43,13 @@ pub(super) struct OpenInbox<M> {
     taken: VecDeque<Received<Frame<M>>>,
 }
 
+/// What an actor is sent.
+pub(super) enum Next<M> {
+    Message(Received<M>),
+    /// A proxy, by its node and its number there, asks for an answer when all that it sent before is done with.
+    Mark(Node, u32),
+}
+
 impl<M: Message> Inbox<M> {
     pub(super) fn new(singleton: Arc<str>) -> Self {
         let open = OpenInbox { receiver: None, taken: VecDeque::new() };
@@ -108,7 +115,7 @@ impl<M: Message> Inbox<M> {
         }
     }
 
-    async fn answer_mark(&self, cluster: &Cluster, from: &Node, proxy: u32) {
+    pub(super) async fn answer_mark(&self, cluster: &Cluster, from: &Node, proxy: u32) {
         self.send_back(cluster, from, proxy, None).await;
     }
 
@@ -136,10 +143,9 @@ impl<M: Message> Inbox<M> {
         open: &mut OpenInbox<M>,
     ) -> Option<Received<M>> {
         loop {
-            let Received { message: frame, from, reply } = open.taken.pop_front()?;
-            match frame {
-                Frame::Message { message, .. } => return Some(Received { message, from, reply }),
-                Frame::Mark { proxy } => self.answer_mark(cluster, &from, proxy).await,
+            match open.next()? {
+                Next::Message(received) => return Some(received),
+                Next::Mark(from, proxy) => self.answer_mark(cluster, &from, proxy).await,
             }
         }
     }
@@ -190,6 +196,16 @@ impl<M: Message> OpenInbox<M> {
         count > 0
     }
 
+    /// The next of those that were taken.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Next<M>> {
+        let Received { message: frame, from, reply } = self.taken.pop_front()?;
+        Some(match frame {
+            Frame::Message { message, .. } => Next::Message(Received { message, from, reply }),
+            Frame::Mark { proxy } => Next::Mark(from, proxy),
+        })
+    }
+
     /// Takes what has come, though not what comes meanwhile without end.
     pub(super) fn take_all(&mut self) {
         if let Some(receiver) = &mut self.receiver {
@@ -204,7 +220,7 @@ impl<M: Message> OpenInbox<M> {
 pub(super) struct Handling<'a> {
     cluster: &'a Cluster,
     inbox: &'a str,
-    told_by: Option<(Node, Origin)>,
+    told_by: Option<Origin>,
     /// To be told when it is handled.
     receipt: Option<Receipt>,
 }
@@ -217,14 +233,14 @@ impl<'a> Handling<'a> {
     ) -> Self {
         let told_by = match received.reply.is_awaited() {
             true => None,
-            false => Some((received.from.clone(), received.reply.take_origin())),
+            false => Some(received.reply.take_origin()),
         };
         let receipt = received.reply.take_receipt();
         Self { cluster, inbox, told_by, receipt }
     }
 
     pub(super) fn finish(mut self) {
-        if let Some((_, origin)) = self.told_by.take() {
+        if let Some(origin) = self.told_by.take() {
             origin.settle();
         }
         if let Some(receipt) = self.receipt.take() {
@@ -235,7 +251,8 @@ impl<'a> Handling<'a> {
 
 impl Drop for Handling<'_> {
     fn drop(&mut self) {
-        if let Some((from, origin)) = self.told_by.take() {
+        if let Some(origin) = self.told_by.take() {
+            let from = origin.node().cloned().unwrap_or_else(|| self.cluster.me());
             let letter = Received { message: (), from, reply: origin.into() };
             self.cluster.refuse(self.inbox, None, letter, Lost::Unfinished);
         }

@@ -1,9 +1,10 @@
 //! One run of the singleton on this node.
 
 use std::convert::Infallible;
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -14,7 +15,7 @@ use tenure_cluster::Cluster;
 use tenure_lease::planted::{self, GlueBug};
 use tenure_lease::{Tenure, Token};
 
-use super::inbox::{AnyInbox, Handling, Inbox, OpenInbox, Place};
+use super::inbox::{AnyInbox, Handling, Inbox, Next, OpenInbox, Place};
 use crate::{Actor, BoxError, Hosted, StopReason};
 
 /// What to run, and what is sent to it.
@@ -121,18 +122,32 @@ async fn handle<A: Actor>(
     open: &mut OpenInbox<A::Message>,
     hosted: &Hosted,
 ) -> Result<Option<StopReason>, BoxError> {
-    while let Some(mut received) = inbox.next(hosted.cluster(), open).await {
+    while let Some(next) = open.next() {
+        let mut received = match next {
+            Next::Message(received) => received,
+            Next::Mark(from, proxy) => {
+                inbox.answer_mark(hosted.cluster(), &from, proxy).await;
+                continue;
+            }
+        };
         let handling = Handling::begin(hosted.cluster(), inbox.name(), &mut received);
-        let handled = actor.receive(received, hosted);
-        tokio::pin!(handled);
-        let stop = tokio::select! {
-            biased;
-            done = &mut handled => {
+        let mut handled = pin!(actor.receive(received, hosted));
+        // Most are done at once: then there is nothing to wait for beside them.
+        let done = match poll_fn(|context| Poll::Ready(handled.as_mut().poll(context))).await {
+            Poll::Ready(done) => Ok(done),
+            Poll::Pending => tokio::select! {
+                biased;
+                done = &mut handled => Ok(done),
+                reason = hosted.stopping() => Err(reason),
+            },
+        };
+        let stop = match done {
+            Ok(done) => {
                 done?;
                 handling.finish();
                 continue;
             }
-            reason = hosted.stopping() => reason,
+            Err(reason) => reason,
         };
         if !matches!(stop, StopReason::LeaseLost(_)) {
             handled.await?;

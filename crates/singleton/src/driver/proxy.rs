@@ -258,16 +258,15 @@ impl<M: Message> Shared<M> {
         let Some((sender, sending)) = self.direct() else {
             return self.keep(encode(&message)?).await;
         };
-        let frame = Frame::Message { proxy: self.number, message };
-        let told = sender.tell_or_back(frame).await;
+        let mut frame = Some(Frame::Message { proxy: self.number, message });
+        let told = sender.tell_from(&mut frame).await;
         drop(sending);
-        match told {
-            Ok(()) => Ok(()),
-            Err((why, Some(Frame::Message { message, .. }))) if retriable(&why) => {
+        match (told, frame) {
+            (Err(why), Some(Frame::Message { message, .. })) if retriable(&why) => {
                 self.update(|finder| finder.not_there(sender.node()));
                 self.keep(encode(&message)?).await
             }
-            Err((why, _)) => Err(why),
+            (told, _) => told,
         }
     }
 
@@ -323,6 +322,7 @@ impl<M: Message> Shared<M> {
         // Who refused it before: a manager on this node says at once that the host is still there, as
         // long as it believes so.
         let mut refused_before: Option<Node> = None;
+        let mut full = 0;
         loop {
             let Some((sender, _)) = self.direct() else {
                 let _ = self.wake.try_send(());
@@ -350,6 +350,14 @@ impl<M: Message> Shared<M> {
                         tokio::time::sleep_until(deadline.min(Instant::now() + RETRY_PAUSE)).await;
                     }
                     refused_before = Some(sender.node().clone());
+                }
+                // Many messages have come before it. If there is still no room, the singleton does not
+                // keep up.
+                Err(AskError::NotDone(NotDone::Full))
+                    if full < FULL_MAX && Instant::now() + RETRY_PAUSE * (1 << full) < deadline =>
+                {
+                    tokio::time::sleep(RETRY_PAUSE * (1 << full)).await;
+                    full += 1;
                 }
                 answer => return answer,
             }
@@ -582,5 +590,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// How often everybody is asked who hosts it, while that is not known.
 const ASK_INTERVAL: Duration = Duration::from_millis(250);
 /// Before what certainly did not arrive is sent again.
+/// How often a question is asked again for which there was no room; each pause is twice the one before.
+const FULL_MAX: u32 = 5;
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 const IDLE: Duration = Duration::from_secs(60);
