@@ -133,11 +133,7 @@ async fn ask(
 mod tests {
     use std::sync::Arc;
 
-    use tenure_lease::backend::{
-        Acquire, Acquired, Backend, Boxed, Release, Released, Renew, Renewed, StoreError, StoreInfo,
-    };
-    use tenure_lease::record::Record;
-    use tenure_lease::{LeaseName, MemoryStore, Store};
+    use tenure_lease::{MemoryStore, Store};
 
     use super::*;
     use crate::view::Survivors;
@@ -170,57 +166,5 @@ mod tests {
         lease.acquire().await.unwrap().release().await;
         let read = read(&lease, Duration::from_secs(5)).await;
         assert!(matches!(read, RecordRead::Unreadable(_)), "{read:?}");
-    }
-
-    /// Whoever asks has decided by what it read before: somebody may have won since.
-    #[tokio::test]
-    async fn a_record_that_has_changed_since_it_was_read_is_not_taken() {
-        let store = Store::new(MemoryStore::default());
-        let survivors = Arc::new(Survivors::new(&[node(1)], []));
-        let verdict = Verdict { cluster: 7, generation: 3, survivors };
-        let theirs = store.lease("shop.arbitration").note(verdict.to_note());
-        theirs.acquire().await.unwrap().release().await;
-        let lease = store.lease("shop.arbitration");
-        let patience = Duration::from_secs(5);
-        let (asked, tenure) = ask(&lease, patience, Some(Expected::Absent), &verdict).await;
-        assert!(matches!(asked, Asked::Lost(_)) && tenure.is_none(), "{asked:?}");
-    }
-
-    /// A store that never answers.
-    struct Silent;
-
-    impl Backend for Silent {
-        fn info(&self) -> StoreInfo {
-            MemoryStore::default().info()
-        }
-
-        fn acquire(&self, _: Acquire) -> Boxed<'_, Result<Acquired, StoreError>> {
-            Box::pin(std::future::pending())
-        }
-
-        fn renew(&self, _: Renew) -> Boxed<'_, Result<Renewed, StoreError>> {
-            Box::pin(std::future::pending())
-        }
-
-        fn release(&self, _: Release) -> Boxed<'_, Result<Released, StoreError>> {
-            Box::pin(std::future::pending())
-        }
-
-        fn read(&self, _: Vec<LeaseName>) -> Boxed<'_, Result<Vec<Option<Record>>, StoreError>> {
-            Box::pin(std::future::pending())
-        }
-    }
-
-    /// Unknown is neither yes nor no.
-    #[tokio::test]
-    async fn a_store_that_does_not_answer_says_nothing_about_a_verdict() {
-        let lease = Store::new(Silent).lease("shop.arbitration");
-        let patience = Duration::from_millis(20);
-        let read = read(&lease, patience).await;
-        assert!(matches!(read, RecordRead::Unknown), "{read:?}");
-        let survivors = Arc::new(Survivors::new(&[node(1)], []));
-        let verdict = Verdict { cluster: 7, generation: 3, survivors };
-        let (asked, tenure) = ask(&lease, patience, None, &verdict).await;
-        assert!(asked == Asked::Unknown && tenure.is_none(), "{asked:?}");
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tenure_cluster::Address;
 use tenure_cluster::messaging::{DeadLetter, Received};
 use tenure_singleton::BoxError;
 
@@ -18,6 +19,11 @@ pub(super) struct Entries {
     /// The last that was told, by sender and receiver.
     last: BTreeMap<(u64, u64), u64>,
     pub(super) wrong: Vec<String>,
+    /// How much each node may have lost of what others sent there, refusals and messages that went back to it
+    /// among them: cut connections are told on the node that sent, and not where the message first came from.
+    cut_on_the_way_to: BTreeMap<Address, u64>,
+    /// Nothing fails any more that is made to.
+    is_calm: bool,
     /// One for each life of a node.
     pub(super) accounts: Vec<Account>,
 }
@@ -25,6 +31,7 @@ pub(super) struct Entries {
 #[derive(Default)]
 pub(super) struct Account {
     pub(super) node: String,
+    address: Option<Address>,
     pub(super) told: BTreeSet<Id>,
     pub(super) answered: u64,
     pub(super) not_done: BTreeSet<Id>,
@@ -38,11 +45,11 @@ pub(super) struct Account {
 }
 
 impl Account {
-    pub(super) fn of(node: String) -> Self {
-        Self { node, ..Self::default() }
+    pub(super) fn of(node: String, address: Address) -> Self {
+        Self { node, address: Some(address), ..Self::default() }
     }
 
-    pub(super) fn take_letter(&mut self, letter: &DeadLetter) {
+    fn take_letter(&mut self, letter: &DeadLetter) {
         let is_till = letter.receiver.as_deref() == Some("tenure/singleton/till");
         let entity = letter.id.as_ref().and_then(|id| id.parse().ok());
         match entity.or(is_till.then_some(0)) {
@@ -56,7 +63,7 @@ impl Account {
     }
 
     /// How many messages were lost beyond what dead letters tell, and one of them.
-    fn lost_in_silence(&self, handled: &BTreeSet<Id>) -> Option<(u64, Id)> {
+    fn lost_in_silence(&self, handled: &BTreeSet<Id>, cut_on_the_way: u64) -> Option<(u64, Id)> {
         let mut lost: BTreeMap<u64, Vec<Id>> = BTreeMap::new();
         for id in self.told.difference(handled) {
             lost.entry(id.receiver).or_default().push(*id);
@@ -69,7 +76,8 @@ impl Account {
                 beyond = (beyond.0 + surplus, beyond.1.or(ids.first().copied()));
             }
         }
-        let (count, first) = (beyond.0.checked_sub(self.unnamed_letters)?, beyond.1?);
+        let unnamed = self.unnamed_letters + cut_on_the_way;
+        let (count, first) = (beyond.0.checked_sub(unnamed)?, beyond.1?);
         (count > 0).then_some((count, first))
     }
 }
@@ -119,7 +127,9 @@ impl Book {
         let entries = self.entries();
         let mut wrong = Vec::new();
         for account in entries.accounts.iter().filter(|account| !account.is_gone) {
-            if let Some((count, first)) = account.lost_in_silence(&entries.handled) {
+            let cut = account.address.as_ref().and_then(|it| entries.cut_on_the_way_to.get(it));
+            let cut = cut.copied().unwrap_or_default();
+            if let Some((count, first)) = account.lost_in_silence(&entries.handled, cut) {
                 let (node, letters) = (&account.node, account.letters());
                 wrong.push(format!(
                     "{node}: {count} were lost that none of {letters} dead letters tells of; one: {first:?}"
@@ -143,6 +153,25 @@ impl Book {
 
     pub(crate) fn answered(&self) -> u64 {
         self.entries().accounts.iter().map(|it| it.answered).sum()
+    }
+
+    /// A dead letter of this sender's node.
+    pub(super) fn take_letter(&self, sender: u64, letter: &DeadLetter) {
+        let mut entries = self.entries();
+        if letter.receiver.is_none() {
+            *entries.cut_on_the_way_to.entry(letter.to.address.clone()).or_default() +=
+                letter.count;
+        }
+        entries.accounts[sender as usize].take_letter(letter);
+    }
+
+    /// What is made to fail does not any more.
+    pub(super) fn calm(&self) {
+        self.entries().is_calm = true;
+    }
+
+    pub(super) fn is_calm(&self) -> bool {
+        self.entries().is_calm
     }
 
     /// The process of this sender is gone.

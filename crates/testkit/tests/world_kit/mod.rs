@@ -100,7 +100,7 @@ impl Actor for Till {
         if !hosted.is_held() {
             return Err("a fence refuses what a stopped process still does".into());
         }
-        if self.habits.till_fails && self.node.random(0..500) == 0 {
+        if self.habits.till_fails && !self.book.is_calm() && self.node.random(0..2000) == 0 {
             return Err("it fails now and then".into());
         }
         self.book.handle(received).await
@@ -193,14 +193,14 @@ impl Service {
             .start(move |_| Cart { node: at.clone(), book: noted.clone(), working: None })?;
         let sender = {
             let mut entries = book.entries();
-            entries.accounts.push(Account::of(node.name()));
+            entries.accounts.push(Account::of(node.name(), node.address()));
             entries.accounts.len() as u64 - 1
         };
         let mut letters = cluster.dead_letters();
         let counted = book.clone();
         tokio::spawn(async move {
             while let Some(letter) = letters.next().await {
-                counted.entries().accounts[sender as usize].take_letter(&letter);
+                counted.take_letter(sender, &letter);
             }
         });
         let service = Self { cluster, till, carts, sender, book, quiet, _session: session };
@@ -417,6 +417,7 @@ impl Shop {
 
     /// After all faults: everything is served again, from everywhere, and the account is even.
     pub(crate) async fn recover(&self) {
+        self.book.calm();
         let (world, nodes) = (&self.world, &self.nodes);
         let until = world.elapsed() + Duration::from_secs(120);
         while !self.are_all_in_touch() {
