@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	tenure "github.com/tenure-rs/tenure/clients/go"
@@ -45,6 +47,9 @@ func work(isDeaf bool) error {
 }
 
 func main() {
+	if os.Args[1] == "deaf" {
+		signal.Ignore(syscall.SIGTERM)
+	}
 	for {
 		err := work(os.Args[1] == "deaf")
 		var lost *tenure.Lost

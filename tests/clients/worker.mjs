@@ -7,6 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 const { Lost, withLease } = await import(process.env.TENURE_CLIENT);
 const behaviour = process.argv[2];
+if (behaviour === "deaf") process.on("SIGTERM", () => {});
 const say = (text) => appendFileSync("log", `${text}\n`);
 
 const listen = () =>

@@ -2,13 +2,14 @@
 
 It takes a lock that is free only when every earlier holder has ended or let go of it, and says `overlap` if it
 is not. Its argument says how it behaves: `polite` stops when the lease is not held any more, `deaf` ignores
-that, `async` is polite in asyncio, `family` leaves the work to a child. `hasty` is wrong: it gives the lease back
+that, and SIGTERM, `async` is polite in asyncio, `family` leaves the work to a child. `hasty` is wrong: it gives the lease back
 before its work has ended.
 """
 
 import asyncio
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -59,6 +60,8 @@ async def work_async():
 
 LOG = os.open("log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 PROBE = os.open("probe", os.O_RDWR | os.O_CREAT)
+if sys.argv[1] == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 while True:
     try:
         if sys.argv[1] == "async":
