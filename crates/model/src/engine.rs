@@ -46,6 +46,12 @@ pub struct Steps<'a, S> {
     visit: &'a mut dyn FnMut(S, Kind, fmt::Arguments<'_>),
 }
 
+impl<S> fmt::Debug for Steps<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Steps").finish_non_exhaustive()
+    }
+}
+
 impl<S> Steps<'_, S> {
     /// A step that the protocol, or the passing of time, takes by itself.
     pub fn step(&mut self, next: S, label: fmt::Arguments<'_>) {

@@ -227,7 +227,7 @@ pub fn logged(text: &str) -> usize {
     String::from_utf8_lossy(&log).lines().filter(|line| line.contains(text)).count()
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Watched {
     counters: Mutex<BTreeMap<(String, String), Arc<AtomicU64>>>,
     gauges: Mutex<BTreeMap<(String, String), Arc<AtomicU64>>>,
