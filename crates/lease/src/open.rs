@@ -76,7 +76,7 @@ mod tests {
     #[tokio::test]
     async fn other_urls_are_refused() {
         for url in ["", "nothing", "redis://x", "memory:x", "file:", "file://host/x"] {
-            let error = open(url).await.err().expect(url);
+            let error = open(url).await.expect_err(url);
             assert!(error.to_string().contains("file:"), "{error}");
             assert!(matches!(error, OpenError::Url(_)), "{error:?}");
         }
@@ -84,7 +84,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_store_that_cannot_be_used_is_told_from_a_wrong_url() {
-        let error = open("file:/dev/null/leases").await.err().expect("/dev/null is no directory");
+        let error = open("file:/dev/null/leases").await.expect_err("/dev/null is no directory");
         assert!(matches!(&error, OpenError::Store(error) if error.to_string().contains("null")));
     }
 }

@@ -495,7 +495,7 @@ fn refusals_say_why_and_nothing_secret() {
         let wrong = cluster.with_config(|config| config.replace(&token, "not-the-token")).await;
         denied(wrong.inspect("preflight").await.unwrap_err(), "another token");
         let missing = tenure_stores::open("k8s://x?kubeconfig=/nowhere").await;
-        let missing = missing.err().expect("there is no such file").to_string();
+        let missing = missing.expect_err("there is no such file").to_string();
         assert!(missing.contains("/nowhere"), "{missing}");
     });
 }

@@ -206,8 +206,7 @@ impl LeaseHolder {
             news: news_sender,
         };
         tokio::spawn(keeping.keep(tenure, receiver));
-        let view = news.borrow().clone();
-        view
+        news.borrow().clone()
     }
 
     /// Shows whoever listens how a lease stands.
