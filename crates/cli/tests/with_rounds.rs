@@ -6,6 +6,7 @@
 mod common;
 mod workers;
 
+use std::sync::{Condvar, Mutex};
 use std::thread;
 
 use common::*;
@@ -27,7 +28,31 @@ fn at_once(all: &[(&str, Option<String>, Harm)]) {
     });
 }
 
+/// How many scenarios may begin now. Each has six processes and starts others all the time; a machine that has
+/// no time for all of them is late with everything.
+static PLACES: (Mutex<usize>, Condvar) = (Mutex::new(6), Condvar::new());
+
+struct Place;
+
+impl Place {
+    fn take() -> Self {
+        let (places, freed) = &PLACES;
+        let free = places.lock().unwrap();
+        *freed.wait_while(free, |free| *free == 0).unwrap() -= 1;
+        Self
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let (places, freed) = &PLACES;
+        *places.lock().unwrap() += 1;
+        freed.notify_one();
+    }
+}
+
 fn rounds_in_a_directory(name: &str, worker: &str, harm: Harm) {
+    let _place = Place::take();
     let dir = Dir::new(&format!("with-{name}"));
     rounds_of(name, &dir, &dir.url(), worker, harm);
 }

@@ -13,7 +13,9 @@
 //!   among its arguments. So `pkill -9 tenure` and `pkill -9 -f` with the command's name leave it to do
 //!   its work;
 //! * has a kernel timer of its own, which kills it at the second deadline in case it is stopped
-//!   itself. The command dies with it, and `tenure`, which inherits the orphans then, ends them.
+//!   itself. The command dies with it, and `tenure`, which inherits the orphans then, ends them. A
+//!   guardian that has begun to stop the command because `tenure` is gone or silent gets a second more:
+//!   on a busy machine it may be late, and nobody else would end what the command has started.
 //!
 //! It stays in the process group of `tenure` and the command. With a group of its own it would survive a
 //! shell's `kill -9 %1`; but then the command has a parent in another group of its session, and when it
@@ -223,7 +225,7 @@ impl Guardian {
                 Ok((SIZE, descriptor)) => match Order::from_bytes(bytes) {
                     Some(Order::Deadlines(deadlines)) => {
                         self.deadlines = deadlines;
-                        self.watchdog.arm(deadlines.dead);
+                        self.arm_watchdog();
                     }
                     Some(Order::Stop(kill)) => match &mut self.stop {
                         // A stop that has begun may end earlier, and never later.
@@ -264,7 +266,14 @@ impl Guardian {
 
     fn begin_stop(&mut self, cause: Cause, kill: Moment) {
         self.stop = Some(Stop { cause, kill });
+        self.arm_watchdog();
         descendants::terminate_all();
+    }
+
+    fn arm_watchdog(&self) {
+        let is_alone = |stop: &Stop| matches!(stop.cause, Cause::Deadline | Cause::Orphaned);
+        let late = self.stop.filter(is_alone).map(|stop| stop.kill + STOPPED);
+        self.watchdog.arm(late.unwrap_or(self.deadlines.dead).max(self.deadlines.dead));
     }
 
     fn kill(&mut self) {

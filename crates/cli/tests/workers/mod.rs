@@ -45,7 +45,7 @@ impl Machine {
         let script = format!(
             "for i in 1 2; do (while :; do {worker}; [ $? = 3 ] && exit; done) & done; wait"
         );
-        let options = ["--ttl", "2s", "--stop-budget", "400ms"];
+        let options = ["--ttl", "3s", "--stop-budget", "900ms"];
         let mut command = tenure_with(dir, url, &options, &["sh", "-c", &script]);
         Self { with: Process::start(command.stderr(Stdio::null())), url: url.to_owned() }
     }
@@ -104,7 +104,7 @@ pub(crate) fn rounds_of(
     let mut last_term = 0;
     for round in 1..=rounds() {
         // The latest, if it has not ended meanwhile by itself.
-        let (term, leader, number) = until(&format!("{name}: leader {round}"), SOON, || {
+        let (term, leader, number) = until(&format!("{name}: leader {round}"), SOON * 3, || {
             let (term, leader) = dir.lines("log").iter().rev().find_map(|line| start_of(line))?;
             let number = machines.iter().position(|it| it.has(leader))?;
             (term > last_term).then_some((term, leader, number))
@@ -114,7 +114,7 @@ pub(crate) fn rounds_of(
             machines[number] = Machine::start(dir, url, worker);
         }
     }
-    until(&format!("{name}: the last leader"), SOON, || {
+    until(&format!("{name}: the last leader"), SOON * 3, || {
         terms(dir).last().filter(|term| **term > last_term).copied()
     });
     machines.iter_mut().for_each(Machine::stop);
