@@ -168,6 +168,17 @@ pub(crate) fn settings(node: &Node) -> Settings {
         .arbitration(store.lease("shop.arbitration").ttl(TTL))
 }
 
+/// A node that is removed before it is up, because others could not reach it, is started again by whoever looks
+/// after it.
+async fn joined(node: &Node) -> Cluster {
+    loop {
+        match Cluster::join(settings(node)).await {
+            Ok(cluster) => return cluster,
+            Err(_) => sleep(Duration::from_secs(1)).await,
+        }
+    }
+}
+
 impl Service {
     /// Joins, hosts, and sends from then on.
     pub(crate) async fn start(
@@ -177,7 +188,7 @@ impl Service {
         quiet: Arc<AtomicBool>,
     ) -> Result<Self, BoxError> {
         let store = node.store();
-        let cluster = Cluster::join(settings(&node)).await?;
+        let cluster = joined(&node).await;
         let session = store.lease(&node.name()).ttl(TTL).kept_session()?;
         let (at, noted) = (node.clone(), book.clone());
         let till = cluster
