@@ -90,7 +90,7 @@ fn messages_that_are_lost_on_their_way_back() {
 
 #[test]
 fn messages_that_a_former_host_returns_in_vain() {
-    must_be_found(GlueBug::SingletonReturnsLost, rolling, 0, "were lost");
+    must_be_found(GlueBug::SingletonReturnsLost, rolling, 6, "were lost");
 }
 
 #[test]

@@ -90,7 +90,10 @@ impl Book {
     pub(super) async fn handle(&self, received: Received<Order>) -> Result<(), BoxError> {
         let id = match received.message {
             Order::Do(id) | Order::Answer(id) => id,
-            Order::Probe => return Ok(received.reply.answer::<Probe>(()).await?),
+            Order::Probe => {
+                let _ = received.reply.answer::<Probe>(()).await;
+                return Ok(());
+            }
         };
         {
             let mut entries = self.entries();
@@ -105,7 +108,8 @@ impl Book {
             }
         }
         if id.asked {
-            received.reply.answer::<Question>(id).await?;
+            // Whoever asked may be gone, which is no failure of whoever answers.
+            let _ = received.reply.answer::<Question>(id).await;
         }
         Ok(())
     }
