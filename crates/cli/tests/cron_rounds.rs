@@ -1,6 +1,6 @@
 //! A slot each second on five machines, of which one is killed every three seconds and one stands still now and
-//! then, while the store goes away for as long as the ttl every four rounds: every slot is accounted for, none is run twice without having been
-//! interrupted, none is settled twice.
+//! then, while the store goes away for as long as the ttl every four rounds: every slot is accounted for, none is
+//! run twice without having been interrupted, none is settled twice.
 //!
 //! `TENURE_CRON_SECONDS=1200` makes it twenty minutes. On stores that live on servers it runs with
 //! `scripts/servers run -- cargo test-all --test cron_rounds`.
@@ -9,6 +9,7 @@
 
 mod away;
 mod common;
+mod redis_server;
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use away::{Directory, Network, Switch};
 use common::*;
+use redis_server::Redis;
 use serde_json::Value;
 
 const SCRIPT: &str = "
@@ -37,7 +39,7 @@ struct Place {
 /// How a store goes away.
 enum Away {
     /// A server of this test's own, which is stopped.
-    Server(Process),
+    Server(Redis),
     /// The network to servers that other tests use as well.
     Network(Switch),
     Directory(Directory),
@@ -49,9 +51,9 @@ impl Away {
         let length = Duration::from_secs(4);
         match self {
             Self::Server(server) => {
-                server.signal(libc::SIGSTOP);
+                server.goes_away();
                 std::thread::sleep(length);
-                server.signal(libc::SIGCONT);
+                server.comes_back();
             }
             Self::Network(switch) => {
                 let hangs = outage.is_multiple_of(2);
@@ -242,21 +244,8 @@ fn file() {
 #[test]
 fn redis() {
     let dir = Dir::new("cron-rounds-redis");
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
-    let mut command = Command::new("redis-server");
-    command
-        .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
-        .current_dir(dir.path())
-        .stdout(Stdio::null());
-    let Ok(server) = command.spawn() else {
-        println!("skipped: redis-server is not installed");
-        return;
-    };
-    let server = Process::of(server);
-    until("Redis", SOON, || std::net::TcpStream::connect(("127.0.0.1", port)).ok());
-    let url = format!("redis://127.0.0.1:{port}/0");
+    let Some(server) = Redis::start(&dir) else { return };
+    let url = server.url();
     let place = Place { name: "redis", url, job: job(), away: Away::Server(server) };
     place.rounds(&dir, seconds());
 }
